@@ -1,0 +1,313 @@
+//! The SPI: what a store must do to keep locks. Written by backend authors, called by the keeper alone.
+//!
+//! # Contract
+//!
+//! Each line is a case of the conformance suite in `lockkeeper-testkit`.
+//!
+//! 1. The weight held never exceeds the capacity, at any time of the store.
+//! 2. Every verb repeated with the same claim id is harmless.
+//! 3. `Err` means *unknown*: the effect may or may not exist. Everything known is a value.
+//! 4. [`Backend::enter`] does no I/O.
+//! 5. [`Place::changed`] may be early, late, silent, or dropped half-way.
+//! 6. [`Place::leave`] is legal in every state, and twice.
+//! 7. [`Place::renew`] never acquires.
+//! 8. Counters grow strictly from grant to grant of one key.
+//! 9. `valid_for` is never optimistic: it counts from when the verb was called.
+//! 10. A place unheard of for its ttl is forgotten.
+//! 11. If the profile says FIFO, the first `turn` that answered `Wait` decides the order.
+//! 12. A store judges expiry by its own clock, never by a caller's.
+//! 13. A tenure ends when its deadline passes, even while a verb is under way: the verb is outrun, not
+//!     cancelled. No verb but `changed` is ever dropped half-way.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::claim::Claim;
+
+/// A store in which locks live.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// The backend's way to stand in a line.
+    type Place: Place;
+
+    /// What this store promises. Must not change while the backend lives.
+    fn profile(&self) -> Profile;
+
+    /// Make a place for a claim. Does no I/O and cannot fail: an owner exists before the store hears of us.
+    fn enter(&self, claim: Claim) -> Self::Place;
+}
+
+/// One claim's place in one line, from `enter` to `leave`.
+///
+/// `turn` and `leave` are polled in the caller's task where they can be, so that a free lock costs no
+/// change of thread; when the caller goes away they are finished on the keeper's own thread. `renew` is
+/// always polled on the keeper's thread, inside a tokio runtime that no user code can block: a
+/// connection that must survive a blocked application is opened there.
+pub trait Place: Send + 'static {
+    /// Take our place if we have none, keep it alive if we do, and tell whether it is our turn.
+    ///
+    /// One round trip where the store allows. After an `Err`, asking again finds what the lost call did.
+    /// An impatient claim that is told to wait leaves nothing behind.
+    fn turn(&mut self) -> impl Future<Output = Result<Turn>> + Send;
+
+    /// Resolve when asking again is worthwhile: our turn may have come; or, while we hold, somebody
+    /// wants it or it is in doubt. May be early, late or never.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Extend what we hold. Never acquires.
+    fn renew(&mut self) -> impl Future<Output = Result<Renewal>> + Send;
+
+    /// Give up the lock, or the place, or nothing at all. Idempotent, legal in every state.
+    fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// For stores inside this process: the answer of `turn` at once, without a future.
+    ///
+    /// `None`, the default, means that asking takes time.
+    fn turn_at_once(&mut self) -> Option<Turn> {
+        None
+    }
+
+    /// For stores inside this process: `leave` at once. `false`, the default, means that it takes time.
+    fn leave_at_once(&mut self) -> bool {
+        false
+    }
+}
+
+/// What a store promises. The suite tests what is claimed here; requests that ask for more are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The backend's name in errors and events, such as `"sqlite"`.
+    pub name: &'static str,
+    /// Who comes first.
+    pub order: Order,
+    /// Which claims the store can hold.
+    pub rooms: Rooms,
+    /// How far the lock reaches.
+    pub reach: Reach,
+    /// What the store forgets when it does not hear from us.
+    pub lease: Lease,
+    /// The shortest ttl that can be had.
+    pub ttl_min: Duration,
+    /// The longest ttl that can be had.
+    pub ttl_max: Duration,
+}
+
+/// Who comes first in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// First come, first served.
+    Fifo,
+    /// Whoever asks at the right moment.
+    Barging,
+}
+
+/// Which claims a store can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rooms {
+    /// Any weight and capacity.
+    Weighted,
+    /// Weight 1 of capacity 1 only.
+    MutexOnly,
+}
+
+/// How far a lock reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// This process.
+    Process,
+    /// All processes of this host.
+    Host,
+    /// Every host that can reach the store.
+    Network,
+}
+
+/// What expires when the store does not hear from us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// Each claim by itself, by its own ttl.
+    Claim,
+    /// The process's session, and with it everything the process holds.
+    Session,
+}
+
+/// The answer to [`Place::turn`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The lock is ours.
+    Held(Grant),
+    /// We stand in line (or, impatient, do not).
+    Wait {
+        /// Ask again after this long even if `changed` stays silent.
+        recheck: Duration,
+        /// How many claims stand before us, where the store can tell cheaply.
+        ahead: Option<u64>,
+    },
+}
+
+/// What the store gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Strictly grows from grant to grant of one key; at most [`COUNTER_MAX`](crate::fence::COUNTER_MAX).
+    pub counter: u64,
+    /// How long the grant lasts, counted from when the verb was called.
+    pub valid_for: Duration,
+    /// Somebody waits behind us.
+    pub wanted: bool,
+}
+
+/// The answer to [`Place::renew`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still ours.
+    Held {
+        /// How long from when the verb was called.
+        valid_for: Duration,
+        /// Somebody waits behind us.
+        wanted: bool,
+    },
+    /// Not ours any more. Final.
+    Lost,
+}
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Fault>;
+
+/// The outcome of a verb is unknown, or the store cannot serve us.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Which backend.
+    pub backend: &'static str,
+    /// What it was doing, in words a user understands: `"taking the lock"`.
+    pub doing: &'static str,
+    /// Whether trying again can help.
+    pub kind: FaultKind,
+    /// What is wrong and, if it is known, what to do. Holds no secret.
+    pub message: String,
+    /// The driver's own error.
+    pub source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Whether trying again can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A lost connection, a time-out, a failover: ask again.
+    Transient,
+    /// Wrong password, no permission, a broken file: asking again gives the same answer.
+    Permanent,
+}
+
+impl Fault {
+    /// A fault that may pass.
+    pub fn transient(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
+        Fault {
+            backend,
+            doing,
+            kind: FaultKind::Transient,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// A fault that stays until somebody changes something.
+    pub fn permanent(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
+        Fault {
+            kind: FaultKind::Permanent,
+            ..Fault::transient(backend, doing, message)
+        }
+    }
+
+    /// The same fault with the driver's error behind it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Whether trying again can help.
+    pub fn is_transient(&self) -> bool {
+        self.kind == FaultKind::Transient
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} failed while {}: {}",
+            self.backend, self.doing, self.message
+        )
+    }
+}
+
+impl StdError for Fault {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|it| it.as_ref() as _)
+    }
+}
+
+// ===== The erased twin: the one place where futures are boxed =====
+
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A place that moves into its verb and comes back with the answer, so that whoever holds the future
+/// holds the place: a caller that goes away can hand both to the keeper's thread.
+pub(crate) type Step<T> = BoxFuture<(Box<dyn DynPlace>, Result<T>)>;
+
+/// [`Backend`] without its type, so that a locker can hold any.
+pub(crate) trait DynBackend: fmt::Debug + Send + Sync {
+    fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace>;
+}
+
+/// [`Place`] without its type.
+pub(crate) trait DynPlace: Send {
+    fn turn_dyn(self: Box<Self>) -> Step<Turn>;
+    fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn renew_dyn(self: Box<Self>) -> Step<Renewal>;
+    fn leave_dyn(self: Box<Self>) -> Step<()>;
+    fn turn_at_once_dyn(&mut self) -> Option<Turn>;
+    fn leave_at_once_dyn(&mut self) -> bool;
+}
+
+impl<B: Backend> DynBackend for B {
+    fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace> {
+        Box::new(self.enter(claim))
+    }
+}
+
+impl<P: Place> DynPlace for P {
+    fn turn_dyn(mut self: Box<Self>) -> Step<Turn> {
+        Box::pin(async move {
+            let answer = self.turn().await;
+            (self as Box<dyn DynPlace>, answer)
+        })
+    }
+
+    fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.changed())
+    }
+
+    fn renew_dyn(mut self: Box<Self>) -> Step<Renewal> {
+        Box::pin(async move {
+            let answer = self.renew().await;
+            (self as Box<dyn DynPlace>, answer)
+        })
+    }
+
+    fn leave_dyn(mut self: Box<Self>) -> Step<()> {
+        Box::pin(async move {
+            let answer = self.leave().await;
+            (self as Box<dyn DynPlace>, answer)
+        })
+    }
+
+    fn turn_at_once_dyn(&mut self) -> Option<Turn> {
+        self.turn_at_once()
+    }
+
+    fn leave_at_once_dyn(&mut self) -> bool {
+        self.leave_at_once()
+    }
+}

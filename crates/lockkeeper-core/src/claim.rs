@@ -1,0 +1,161 @@
+//! A claim: one process's wish for one key, and the name under which a store knows it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::key::Key;
+
+/// What a backend needs to know to take a place in line. Made by the keeper, read by backends.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// What is to be locked.
+    pub key: Key,
+    /// Our name in the store. Repeating a verb with the same id must be harmless.
+    pub id: ClaimId,
+    /// How long the store keeps the lock or the place without hearing from us.
+    pub ttl: Duration,
+    /// How much of the room we take: 1 for a mutex.
+    pub weight: u32,
+    /// How much the room holds: 1 for a mutex. Where claims of one key disagree, the smallest counts.
+    pub capacity: u32,
+    /// `false` for a try: do not join a line we do not head.
+    pub patient: bool,
+    /// Who we are, for people.
+    pub label: Arc<Label>,
+}
+
+/// 128 random bits from the operating system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId([u8; 16]);
+
+/// Ids drawn per call to the operating system; a call costs more than an in-process lock.
+const IDS_PER_DRAW: usize = 64;
+
+impl ClaimId {
+    /// A fresh id.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the operating system has no randomness to give.
+    pub fn random() -> Result<Self, Error> {
+        thread_local! {
+            static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
+        }
+        DRAWN.with_borrow_mut(|drawn| {
+            if let Some(id) = drawn.pop() {
+                return Ok(ClaimId(id));
+            }
+            let mut bytes = [0; 16 * IDS_PER_DRAW];
+            getrandom::fill(&mut bytes).map_err(|it| Error::unavailable("the system's random source", it))?;
+            drawn.extend(bytes.as_chunks::<16>().0);
+            Ok(ClaimId(drawn.pop().unwrap_or_default()))
+        })
+    }
+
+    /// The id as bytes, for stores with binary keys.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// An id read back from a store.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        ClaimId(bytes)
+    }
+
+    /// An id read back from its 32 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+        u128::from_str_radix(text, 16)
+            .ok()
+            .map(|it| ClaimId(it.to_be_bytes()))
+    }
+
+    /// All 32 hexadecimal digits, for stores with text keys.
+    pub fn to_hex(self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Shows the first six digits only: whoever knows an id can release the lock.
+impl fmt::Debug for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}{:02x}{:02x}…", self.0[0], self.0[1], self.0[2])
+    }
+}
+
+/// The longest owner name or note, in bytes; longer ones are cut at a character.
+pub const LABEL_BYTES_MAX: usize = 256;
+
+/// Who stands behind a claim, for `ls` and `show`. Free text: escape it before you print it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// The host's name.
+    pub host: String,
+    /// The process id on that host.
+    pub pid: u32,
+    /// The logical caller, if it has a name.
+    pub owner: Option<String>,
+    /// What the caller wanted to say.
+    pub note: Option<String>,
+}
+
+impl Label {
+    /// The label of this process.
+    pub fn of_this_process() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Label {
+            host,
+            pid: std::process::id(),
+            owner: None,
+            note: None,
+        }
+    }
+
+    /// The same label with an owner's name and a note, each cut to [`LABEL_BYTES_MAX`].
+    #[must_use]
+    pub fn with(&self, owner: Option<&str>, note: Option<&str>) -> Self {
+        let cut = |it: &str| it[..it.floor_char_boundary(LABEL_BYTES_MAX)].to_owned();
+        Label {
+            host: self.host.clone(),
+            pid: self.pid,
+            owner: owner.map(cut),
+            note: note.map(cut),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_survive_the_trip_through_hex() {
+        let ids: HashSet<_> = (0..10_000).map(|_| ClaimId::random().unwrap()).collect();
+        assert_eq!(ids.len(), 10_000);
+        for id in ids.into_iter().take(100) {
+            assert_eq!(ClaimId::from_hex(&id.to_hex()), Some(id));
+        }
+        for bad in ["", "+0000000000000000000000000000000", "zz", "é"] {
+            assert_eq!(ClaimId::from_hex(bad), None);
+        }
+    }
+
+    #[test]
+    fn debug_never_shows_a_whole_id() {
+        let id = ClaimId::from_bytes([0xab; 16]);
+        assert_eq!(format!("{id:?}"), "ababab…");
+    }
+
+    #[test]
+    fn a_long_note_is_cut_at_a_character() {
+        let label = Label::of_this_process().with(None, Some(&"é".repeat(LABEL_BYTES_MAX)));
+        assert_eq!(label.note.unwrap().len(), LABEL_BYTES_MAX);
+    }
+}

@@ -1,0 +1,167 @@
+//! Errors, sorted by what the caller can do about them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Fault;
+use crate::fence::Fence;
+
+/// The result of everything a user of the library calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a lock could not be had, or was not kept. A taken lock is no error in `try_lock`.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The wait was over before our turn came. Try later, or wait longer.
+    #[error("the lock was not obtained within {}: {}", Seconds(*.waited), TimedOutIn { stage: *.stage, ahead: *.ahead })]
+    TimedOut {
+        /// Which of the two lines we were standing in.
+        stage: Stage,
+        /// How long we waited in all.
+        waited: Duration,
+        /// How many stood before us when last seen, if known.
+        ahead: Option<u64>,
+    },
+    /// Too many callers of this process already wait for this key. Shed the load.
+    #[error("{waiters} callers of this process already wait for this lock; raise `waiters_max` or shed load")]
+    Full {
+        /// The cap that was reached.
+        waiters: usize,
+    },
+    /// The lock was held and is gone. Stop what it protected; take it again to go on.
+    #[error("the lock with fence {fence} was lost: {reason}")]
+    Lost {
+        /// The fence of the guard that lost it.
+        fence: Fence,
+        /// How it was lost.
+        reason: LostReason,
+    },
+    /// The store did not answer as it should. See [`Error::is_transient`].
+    #[error("{what} cannot be used: {source}")]
+    Unavailable {
+        /// Which store, without secrets.
+        what: String,
+        /// What went wrong.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+        /// Whether trying again can help.
+        transient: bool,
+    },
+    /// The store cannot do what was asked, and never will.
+    #[error("{backend} cannot do this: {what}")]
+    Unsupported {
+        /// Which backend.
+        backend: &'static str,
+        /// What it cannot do, and what it can.
+        what: String,
+    },
+    /// The request makes no sense. Nothing was changed.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong with it, and what would be right.
+        what: String,
+    },
+    /// The locker was shut down.
+    #[error("the locker was shut down")]
+    Closed,
+}
+
+impl Error {
+    /// Something the caller must change.
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Error::Invalid { what: what.into() }
+    }
+
+    /// Something that does not answer and may answer later.
+    pub fn unavailable(
+        what: impl Into<String>,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Error::Unavailable {
+            what: what.into(),
+            source: Arc::new(source),
+            transient: true,
+        }
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::TimedOut { .. } | Error::Full { .. } | Error::Lost { .. } => true,
+            Error::Unavailable { transient, .. } => *transient,
+            Error::Unsupported { .. } | Error::Invalid { .. } | Error::Closed => false,
+        }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        let (what, transient) = (format!("the {} store", fault.backend), fault.is_transient());
+        Error::Unavailable {
+            what,
+            source: Arc::new(fault),
+            transient,
+        }
+    }
+}
+
+/// One of the two lines a request stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The line of this process.
+    Local,
+    /// The store's line.
+    Remote,
+}
+
+/// How a held lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// No renewal was confirmed before the deadline.
+    Expired,
+    /// The store says that it is not ours any more.
+    Taken,
+    /// It was held for as long as `max_hold` allows.
+    MaxHold,
+    /// The locker was shut down while it was held.
+    Closed,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LostReason::Expired => "no renewal was confirmed in time",
+            LostReason::Taken => "the store no longer knows it as ours (expired, broken or removed)",
+            LostReason::MaxHold => "it was held as long as `max_hold` allows",
+            LostReason::Closed => "the locker was shut down",
+        })
+    }
+}
+
+struct TimedOutIn {
+    stage: Stage,
+    ahead: Option<u64>,
+}
+
+impl fmt::Display for TimedOutIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = match self.stage {
+            Stage::Local => "in this process's line",
+            Stage::Remote => "in the store's line",
+        };
+        match self.ahead {
+            Some(ahead) => write!(f, "{ahead} ahead {line}"),
+            None => write!(f, "still waiting {line}"),
+        }
+    }
+}
+
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} s", self.0.as_secs_f64())
+    }
+}

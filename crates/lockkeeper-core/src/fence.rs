@@ -1,0 +1,66 @@
+//! The fence: the growing number that lets a resource refuse a writer whose lock is gone.
+
+use std::fmt;
+
+/// How many bits of a fence count the guards of one tenure.
+const HANDOFF_BITS: u32 = 16;
+
+/// The most often one tenure can be handed on before its fences run out.
+pub(crate) const HANDOFF_MAX: u64 = (1 << HANDOFF_BITS) - 1;
+
+/// The largest counter a store may give: what is left of 64 bits above the hand-off count.
+pub const COUNTER_MAX: u64 = u64::MAX >> HANDOFF_BITS;
+
+/// A number that grows with every guard of one key, also when a guard is handed on inside a process.
+///
+/// Send it along with every write and let the resource refuse a fence smaller than the largest it
+/// has seen. Then a holder that was paused past its deadline cannot do harm when it wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// The fence of the guard after `handoff` hand-offs of the grant numbered `counter`.
+    pub(crate) fn new(counter: u64, handoff: u64) -> Self {
+        debug_assert!(counter <= COUNTER_MAX && handoff <= HANDOFF_MAX);
+        Fence((counter << HANDOFF_BITS) | handoff)
+    }
+
+    /// The fence of the first guard of the grant numbered `counter`; the largest if that is beyond [`COUNTER_MAX`].
+    pub fn of_grant(counter: u64) -> Self {
+        Fence::new(counter.min(COUNTER_MAX), 0)
+    }
+
+    /// The fence as a plain number, to store beside the data it protects.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// A fence read back from where it was stored.
+    pub const fn from_u64(value: u64) -> Self {
+        Fence(value)
+    }
+
+    /// The store's counter within the fence.
+    pub const fn counter(self) -> u64 {
+        self.0 >> HANDOFF_BITS
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_grant_outranks_every_hand_off_of_an_earlier_one() {
+        assert!(Fence::new(7, 0) < Fence::new(7, 1));
+        assert!(Fence::new(7, HANDOFF_MAX) < Fence::new(8, 0));
+        assert_eq!(Fence::new(COUNTER_MAX, HANDOFF_MAX).get(), u64::MAX);
+        assert_eq!(Fence::from_u64(Fence::new(9, 3).get()).counter(), 9);
+    }
+}
