@@ -1,6 +1,6 @@
 //! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
 
-use std::future::{IntoFuture, pending};
+use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
@@ -128,8 +128,8 @@ async fn shutdown_gives_everything_back_and_refuses_the_rest() {
     let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
     let held = here.lock("held").await.unwrap();
     let outside = there.lock("outside").await.unwrap();
-    let local = tokio::spawn(here.lock("held").into_future());
-    let remote = tokio::spawn(here.lock("outside").into_future());
+    let local = tokio::spawn(here.lock("held"));
+    let remote = tokio::spawn(here.lock("outside"));
     tokio::task::yield_now().await;
     here.shutdown(HANG).await.unwrap();
     assert!(matches!(local.await.unwrap(), Err(Error::Closed)));
