@@ -92,9 +92,12 @@ async fn servers_die_with_a_test_that_is_killed() {
         return std::future::pending().await;
     }
     let mut victim = Command::new(std::env::current_exe().unwrap());
+    // What a killed process leaves on disk goes with this folder.
+    let folder = tempfile::tempdir().unwrap();
     victim
-        .args(["--exact", VICTIM, "--nocapture"])
+        .env("TMPDIR", folder.path())
         .env("LOCKKEEPER_KIT_VICTIM", "1");
+    victim.args(["--exact", VICTIM, "--nocapture"]);
     let mut victim = victim.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(victim.stdout.take().unwrap())
         .lines()
