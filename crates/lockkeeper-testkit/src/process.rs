@@ -1,5 +1,6 @@
 //! A child process that never outlives its owner: killed on drop, and by the kernel if the test is killed.
 
+mod installed;
 mod tree;
 
 use std::ffi::OsString;
@@ -16,6 +17,8 @@ use std::time::Duration;
 use lockkeeper_core::clock::Clock;
 use rustix::process::{Pid, Signal};
 
+pub use installed::find;
+pub(crate) use installed::{ids_of, missing};
 pub use tree::is_alive;
 use tree::{descendants, signal_if_there};
 
@@ -86,6 +89,7 @@ pub struct Launch {
     dir: PathBuf,
     log: PathBuf,
     stop_signal: Signal,
+    end_signal: Signal,
 }
 
 impl Launch {
@@ -106,6 +110,7 @@ impl Launch {
             dir: dir.to_owned(),
             log: dir.join(format!("{name}.log")),
             stop_signal: Signal::TERM,
+            end_signal: Signal::KILL,
         }
     }
 
@@ -145,6 +150,14 @@ impl Launch {
         self
     }
 
+    /// The signal that ends the program at once when it is dropped or our own process is killed; SIGKILL
+    /// unless told. For a program that should still tidy up outside its folder.
+    #[must_use]
+    pub fn end_signal(mut self, signal: Signal) -> Self {
+        self.end_signal = signal;
+        self
+    }
+
     /// The file that receives what the program prints.
     pub fn log(&self) -> &Path {
         &self.log
@@ -165,8 +178,13 @@ impl Launch {
                 "--init-groups",
             ]);
         }
+        let dying = if self.end_signal == Signal::QUIT {
+            "QUIT"
+        } else {
+            "KILL"
+        };
         command
-            .args(["--pdeathsig", "KILL", "--"])
+            .args(["--pdeathsig", dying, "--"])
             .arg(program)
             .args(&self.args);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
@@ -208,6 +226,21 @@ impl Launch {
             None => Err(process.complaint(&format!("did not finish within {within:?}"))),
         }
     }
+
+    /// Run a program that ends by itself, as [`Launch::run`] does, and return what it printed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the program.
+    ///
+    /// # Errors
+    /// As for [`Launch::run`].
+    pub async fn output(mut self, within: Duration) -> Result<String, KitError> {
+        let file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        file.path().clone_into(&mut self.log);
+        self.run(within).await?;
+        let text = fs::read(file.path())?;
+        Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+    }
 }
 
 /// A running child process. Dropping it kills it and everything it started.
@@ -234,6 +267,14 @@ impl Process {
             self.ended = self.child.try_wait()?;
         }
         Ok(self.ended.is_none())
+    }
+
+    /// Wait until it has ended by itself. Blocks the thread: only for programs that end at once.
+    pub(crate) fn wait(&mut self) -> Result<(), KitError> {
+        if self.ended.is_none() {
+            self.ended = Some(self.child.wait()?);
+        }
+        Ok(())
     }
 
     /// Send it a signal. Does nothing if it has ended.
@@ -278,10 +319,7 @@ impl Process {
             signal_if_there(pid, Signal::KILL)?;
         }
         self.signal(Signal::KILL)?;
-        if self.ended.is_none() {
-            self.ended = Some(self.child.wait()?);
-        }
-        Ok(())
+        self.wait()
     }
 
     /// Ask it to stop, and kill it if it still runs after `within`.
@@ -357,9 +395,21 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure, and the kernel still ends the child with our own process.
+        if self.launch.end_signal != Signal::KILL && self.ended.is_none() {
+            drop((self.signal(self.launch.end_signal), self.resume()));
+            for _ in 0..END_POLLS_MAX {
+                if !matches!(self.is_running(), Ok(true)) {
+                    return;
+                }
+                std::thread::sleep(POLL);
+            }
+        }
         drop(self.kill());
     }
 }
+
+/// How often to look, while dropping, whether the program has tidied up: one second.
+const END_POLLS_MAX: u32 = 100;
 
 const POLL: Duration = Duration::from_millis(10);
 const ONE_CHECK_MAX: Duration = Duration::from_secs(2);
@@ -420,37 +470,6 @@ fn pid_of(child: &Child) -> Result<Pid, KitError> {
     let raw = i32::try_from(child.id()).ok();
     raw.and_then(Pid::from_raw)
         .ok_or_else(|| KitError::new("the system gave a child no usable pid"))
-}
-
-/// Find `program` in `PATH` and in the folders where Debian keeps servers.
-///
-/// # Errors
-/// If it is not there; the text names the package to install.
-pub fn find(program: &str, package: &str) -> Result<PathBuf, KitError> {
-    let listed = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&listed).chain(["/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from));
-    folders
-        .map(|it| it.join(program))
-        .find(|it| it.is_file())
-        .ok_or_else(|| missing(program, package))
-}
-
-pub(crate) fn missing(program: &str, package: &str) -> KitError {
-    KitError::new(format!(
-        "`{program}` is not installed: install the Debian package `{package}` \
-         (`apt-get install {package}`), or run `cargo xtask test`, which installs all that the tests need"
-    ))
-}
-
-/// User and group id of a system user. Only the local table is read, where Debian's packages put theirs.
-pub(crate) fn ids_of(user: &str, package: &str) -> Result<(u32, u32), KitError> {
-    let table = fs::read_to_string("/etc/passwd")?;
-    let ids = table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == user).then_some(())?;
-        Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
-    });
-    ids.ok_or_else(|| missing(&format!("the system user {user}"), package))
 }
 
 fn tail(log: &Path, lines: usize) -> io::Result<String> {
