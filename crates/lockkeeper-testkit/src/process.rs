@@ -79,7 +79,7 @@ impl From<io::Error> for KitError {
 }
 
 /// How to start a program; kept, so that it can be started again in the same way.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Launch {
     program: String,
     package: &'static str,
@@ -90,6 +90,16 @@ pub struct Launch {
     log: PathBuf,
     stop_signal: Signal,
     end_signal: Signal,
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the environment, which may hold a password.
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Launch {

@@ -48,7 +48,9 @@ impl Port {
                 continue;
             };
             let file = folder.join(number.to_string());
-            let Ok(claim) = OpenOptions::new().create(true).append(true).open(file) else {
+            let claim = OpenOptions::new().create(true).append(true).open(&file);
+            // Another user's file can be locked without being written.
+            let Ok(claim) = claim.or_else(|_| File::open(&file)) else {
                 continue;
             };
             if rustix::fs::flock(&claim, FlockOperation::NonBlockingLockExclusive).is_err() {
