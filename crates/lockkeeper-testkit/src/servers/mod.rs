@@ -35,9 +35,10 @@ pub use resp::{RespClient, Value};
 pub use tls::Tls;
 pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
-/// The Debian packages whose programs the kit starts.
+/// The Debian packages whose programs the kit and its own tests start.
 pub const DEBIAN_PACKAGES: &[&str] = &[
     "util-linux",
+    "procps",
     "redis-server",
     "mariadb-server",
     "postgresql",
