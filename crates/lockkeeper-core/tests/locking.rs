@@ -167,7 +167,9 @@ fn threads_without_a_runtime_lock_too() {
             std::thread::spawn(move || work(locker, sum))
         })
         .collect();
-    threads.into_iter().for_each(|it| it.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(sum.load(Ordering::Relaxed), 800);
 }
 

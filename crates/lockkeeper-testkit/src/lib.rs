@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Test kit of Lockkeeper.
+
+pub mod process;
+pub mod proxy;
+pub mod servers;
