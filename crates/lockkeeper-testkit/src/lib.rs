@@ -1,7 +1,8 @@
 //! Everything a backend of Lockkeeper needs to prove itself: the conformance suite, chaos, checkers.
 //!
-//! A backend author writes a `Harness` and one line, `suite!`; every line of the contract in
+//! A backend author writes a [`suite::Harness`] and one line, [`suite!`]; every line of the contract in
 //! [`lockkeeper_core::backend`] becomes a test of its own.
 pub mod chance;
 pub mod chaos;
 pub mod history;
+pub mod suite;
