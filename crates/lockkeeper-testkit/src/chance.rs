@@ -37,6 +37,7 @@ impl Chance {
     }
 
     /// A generator of its own for one of several parts that must not disturb each other.
+    #[must_use]
     pub fn fork(&mut self) -> Self {
         Chance(self.draw())
     }

@@ -5,4 +5,5 @@
 pub mod chance;
 pub mod chaos;
 pub mod history;
+pub mod pace;
 pub mod suite;

@@ -67,7 +67,7 @@ impl<P: Place> Contender<P> {
         let answer = in_time(&self.clock, self.patience, "`turn`", self.place.turn()).await?;
         match &answer {
             Ok(Turn::Held(grant)) => {
-                self.check(grant)?;
+                check(grant)?;
                 let valid_until = asked.at.after(grant.valid_for);
                 self.safe_until = valid_until;
                 self.history.note(
@@ -92,19 +92,6 @@ impl<P: Place> Contender<P> {
             Err(_) => {}
         }
         Ok(answer)
-    }
-
-    fn check(&self, grant: &Grant) -> Result<(), Failure> {
-        if COUNTER_MAX < grant.counter {
-            return Err(Failure::broken(format!(
-                "the counter {} is above COUNTER_MAX",
-                grant.counter
-            )));
-        }
-        if grant.valid_for.is_zero() {
-            return Err(Failure::broken("granted for no time at all"));
-        }
-        Ok(())
     }
 
     /// Ask until there is an answer. A store may fail for a moment, also a healthy one.
@@ -336,4 +323,18 @@ async fn in_time<T>(
         answer = call => Ok(answer),
         () = clock.sleep(patience) => Err(Failure::broken(format!("{what} did not answer within {patience:?}"))),
     }
+}
+
+/// What no grant may say.
+fn check(grant: &Grant) -> Result<(), Failure> {
+    if COUNTER_MAX < grant.counter {
+        return Err(Failure::broken(format!(
+            "the counter {} is above COUNTER_MAX",
+            grant.counter
+        )));
+    }
+    if grant.valid_for.is_zero() {
+        return Err(Failure::broken("granted for no time at all"));
+    }
+    Ok(())
 }

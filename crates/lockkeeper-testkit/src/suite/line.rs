@@ -46,18 +46,18 @@ async fn serve<H: Harness>(trial: &Trial<H>, leavers: &[usize]) -> Verdict {
             waiter.leaves().await?;
         }
     }
+    holder.leaves().await?;
     let mut waiters = JoinSet::new();
-    for (_, mut waiter) in line
-        .into_iter()
-        .enumerate()
-        .filter(|(at, _)| !leavers.contains(at))
-    {
+    // The last asks first, so that a store which serves whoever asks is found out.
+    for (at, mut waiter) in line.into_iter().enumerate().rev() {
+        if leavers.contains(&at) {
+            continue;
+        }
         waiters.spawn(async move {
             waiter.takes().await?;
             waiter.leaves().await
         });
     }
-    holder.leaves().await?;
     while let Some(served) = waiters.join_next().await {
         served.map_err(Failure::broken)??;
     }

@@ -46,6 +46,8 @@ pub use contender::Contender;
 pub use harness::Harness;
 pub use trial::{Failure, Outcome, Trial, Verdict, test};
 
+type Running = Pin<Box<dyn Future<Output = Verdict>>>;
+
 /// One case of the suite.
 #[derive(Debug)]
 pub struct Case<H> {
@@ -53,7 +55,7 @@ pub struct Case<H> {
     pub name: &'static str,
     /// The lines of the contract that it shows.
     pub lines: &'static [u8],
-    run: fn(Arc<H>) -> Pin<Box<dyn Future<Output = Verdict>>>,
+    run: fn(Arc<H>) -> Running,
 }
 
 impl<H: Harness> Case<H> {
