@@ -6,4 +6,5 @@ pub mod chance;
 pub mod chaos;
 pub mod history;
 pub mod pace;
+pub mod sim;
 pub mod suite;

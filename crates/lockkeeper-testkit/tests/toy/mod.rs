@@ -470,8 +470,26 @@ impl Inspect for Toy {
         Ok(Vec::new())
     }
 
-    async fn show(&self, _key: &Key) -> Result<Option<LockInfo>> {
-        Ok(None)
+    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let mut store = self.locked();
+        let Some(row) = store.rows.get_mut(&self.row_of(key)) else {
+            return Ok(None);
+        };
+        let now = self.clock.now();
+        let seen = |seats: &[Seat]| {
+            seats
+                .iter()
+                .filter(|it| now < it.expires_at)
+                .map(|it| occupant(it, now))
+                .collect()
+        };
+        let (holders, waiters): (Vec<_>, Vec<_>) = (seen(&row.held), seen(&row.line));
+        let anybody = !(holders.is_empty() && waiters.is_empty());
+        Ok(anybody.then(|| LockInfo {
+            key: key.clone(),
+            holders,
+            waiters,
+        }))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
@@ -479,14 +497,8 @@ impl Inspect for Toy {
         let Some(row) = store.rows.get_mut(&self.row_of(key)) else {
             return Ok(Vec::new());
         };
-        let named = row.held.iter().map(|it| Occupant {
-            label: lockkeeper_core::Label::default(),
-            since: None,
-            fence: None,
-            valid_for: it.expires_at - self.clock.now(),
-            weight: it.weight,
-        });
-        let named = named.collect();
+        let now = self.clock.now();
+        let named = row.held.iter().map(|it| occupant(it, now)).collect();
         if !self.is(Flaw::BreakReleasesNothing) {
             row.held.clear();
         }
@@ -495,5 +507,16 @@ impl Inspect for Toy {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         Ok(Vec::new())
+    }
+}
+
+fn occupant(seat: &Seat, now: Moment) -> Occupant {
+    let (label, since, fence) = (lockkeeper_core::Label::default(), None, None);
+    Occupant {
+        label,
+        since,
+        fence,
+        valid_for: seat.expires_at - now,
+        weight: seat.weight,
     }
 }
