@@ -1,5 +1,6 @@
 //! The witness: looks at every guard in the world after every step, and knows what must never be.
 
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lockkeeper_core::{Fence, Guard};
@@ -45,6 +46,19 @@ pub struct Counts {
     pub crashed: u64,
     /// Processes that were stopped for a while.
     pub paused: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.granted += other.granted;
+        self.handed_on += other.handed_on;
+        self.reentered += other.reentered;
+        self.lost += other.lost;
+        self.cancelled += other.cancelled;
+        self.refused += other.refused;
+        self.crashed += other.crashed;
+        self.paused += other.paused;
+    }
 }
 
 impl Witness {
