@@ -12,57 +12,9 @@ use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Moment};
 use tokio::sync::Notify;
 
-/// Something wrong with a store. Each is a mistake that real lock libraries have made or could make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
-    None,
-    /// No flaw, but the profile of a store with sessions.
-    NoneWithSessions,
-    ReleasesWithoutComparing,
-    RenewalRecreates,
-    RenewalRevivesTheExpired,
-    RenewalOfAWaiterConfirmed,
-    RenewalAlwaysConfirmed,
-    RenewalOnlyOnce,
-    CounterRepeats,
-    CounterForgotten,
-    GrantTooOptimistic,
-    GrantTooOptimisticWithSessions,
-    RepeatedGrantNotExtended,
-    RenewalNotExtended,
-    LineBarges,
-    LightOvertakes,
-    AskingAgainGoesBack,
-    ImpatientJoins,
-    ImpatientOvertakes,
-    WaiterNeverForgotten,
-    HolderNeverForgotten,
-    WeightIgnored,
-    NewcomersCapacityIgnored,
-    HoldersCapacityIgnored,
-    EnteringJoins,
-    EnteringNeedsARuntime,
-    AskingTwiceGrantsTwice,
-    AskingTwiceJoinsTwice,
-    OwnGrantNotRecognised,
-    LeavingTwiceFails,
-    LeavingUnaskedFails,
-    TwinIsAStranger,
-    AnswersAtOnceLie,
-    KeysFoldCase,
-    KeysTrimmed,
-    KeysCut,
-    KeysAllOne,
-    WantedNever,
-    WantedAlways,
-    RecheckTooLate,
-    WakeUpNeeded,
-    PersistenceWins,
-    ListeningReleases,
-    BreakReleasesNothing,
-    ExpiryFromEntering,
-    ExpiryByTheAskersTtl,
-}
+mod flaw;
+
+pub(crate) use flaw::Flaw;
 
 #[derive(Clone)]
 pub(crate) struct Toy {
