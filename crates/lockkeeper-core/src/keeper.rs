@@ -7,6 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::error::{Error, Result, Stage};
 use crate::key::Key;
 use crate::observe::Event;
 use crate::queue::{Ask, Held, Release};
-use crate::tenure::Tenure;
+use crate::tenure::{End, Tenure};
 
 /// A place in the store's line, not yet granted.
 pub(crate) struct Keeper {
@@ -38,6 +39,14 @@ impl Keeper {
             Claim { key: key.clone(), id, ttl: ask.ttl, weight: 1, capacity: 1, patient: ask.patient, label };
         let place = engine.backend.enter_dyn(claim);
         Ok(Keeper { place, ttl: ask.ttl, patient: ask.patient, spoke_at: None })
+    }
+
+    /// Hold without asking a store that nobody else can reach.
+    pub(crate) fn hold_privately(engine: &Engine, key: &Key, ask: &Ask, now: Moment) -> Held {
+        let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let tenure = Arc::new(Tenure::private(key.clone(), ask.ttl, counter));
+        let fence = tenure.fence();
+        Held::new(tenure, fence, now, ask.max_hold)
     }
 
     /// Take the lock without waiting for anything, where the store is inside this process and it is free.
@@ -347,10 +356,13 @@ async fn leave(
 /// One polite `leave` in the caller's own task. If it takes too long or the caller goes away, the
 /// background goes on.
 pub(crate) async fn leave_politely(engine: &Arc<Engine>, tenure: &Arc<Tenure>) -> Result<()> {
-    let Some(mut place) = tenure.end() else {
-        // A renewal is under way with the place; it leaves when it returns.
-        let left = tenure.when_left();
-        return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+    let mut place = match tenure.end() {
+        End::Leave(place) => place,
+        End::Nothing => return Ok(()),
+        End::Out => {
+            let left = tenure.when_left();
+            return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+        }
     };
     if place.leave_at_once_dyn() {
         engine.observe(&Event::Left { key: &tenure.key });

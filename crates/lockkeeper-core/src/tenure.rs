@@ -47,6 +47,7 @@ pub(crate) struct Tenure {
 #[derive(Default)]
 struct Rest {
     place: Option<Box<dyn DynPlace>>,
+    private: bool,
     ended: bool,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
@@ -64,6 +65,16 @@ impl fmt::Debug for Tenure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenure").field("key", &self.key).field("fence", &self.fence()).finish_non_exhaustive()
     }
+}
+
+/// What is left to do when a tenure ends.
+pub(crate) enum End {
+    /// Leave the store with this place.
+    Leave(Box<dyn DynPlace>),
+    /// The place is out for a renewal and leaves when it returns.
+    Out,
+    /// The store was never asked.
+    Nothing,
 }
 
 /// What a place found when it came back to rest.
@@ -96,6 +107,24 @@ impl Tenure {
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
+        }
+    }
+
+    /// A tenure in a store that nobody else can reach: it has no place there and never expires.
+    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+        let never = || AtomicU64::new(u64::MAX);
+        Tenure {
+            key,
+            ttl,
+            counter,
+            handoffs: AtomicU64::new(0),
+            valid_until: never(),
+            renew_at: never(),
+            ask_at: never(),
+            wanted_since: never(),
+            wanted_from: AtomicU64::new(0),
+            lost: AtomicU8::new(0),
+            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
         }
     }
 
@@ -226,12 +255,15 @@ impl Tenure {
         Returned::Resting
     }
 
-    /// End the tenure. `Some` is the place to leave with; `None` means that it is out and will leave when
-    /// it returns.
-    pub(crate) fn end(&self) -> Option<Box<dyn DynPlace>> {
+    /// End the tenure.
+    pub(crate) fn end(&self) -> End {
         let mut rest = self.rest();
         rest.ended = true;
-        rest.place.take()
+        match rest.place.take() {
+            Some(place) => End::Leave(place),
+            None if rest.private => End::Nothing,
+            None => End::Out,
+        }
     }
 
     /// Hear the answer to a leave that somebody else will do.
