@@ -263,13 +263,46 @@ impl Drop for Contest<'_> {
             Step::Asking { asked_at, ttl, patient, verb } => {
                 let (engine, key) = (self.engine.clone(), self.key.clone());
                 self.engine.background.spawn(async move {
-                    let (place, answer) = verb.await;
-                    let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
-                    adopt(&engine, &key, keeper, asked_at, answer);
+                    let patience = asked_at.after(ttl.max(engine.settings.outage_max));
+                    match in_time(&engine, verb, patience).await {
+                        Ok((place, answer)) => {
+                            let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
+                            adopt(&engine, &key, keeper, asked_at, answer);
+                        }
+                        Err(verb) => outrun(&engine, &key, ttl, verb),
+                    }
                 });
             }
         }
     }
+}
+
+/// The answer of `verb`, or the verb itself, unfinished, if none comes in time.
+async fn in_time(
+    engine: &Engine,
+    mut verb: backend::Step<Turn>,
+    until: Moment,
+) -> Result<(Box<dyn DynPlace>, backend::Result<Turn>), backend::Step<Turn>> {
+    let mut timer = engine.clock.sleep_until(until);
+    let answer = poll_fn(|cx| match verb.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|()| None),
+    });
+    let answer = answer.await;
+    answer.ok_or(verb)
+}
+
+/// A `turn` that is not answered must not hold up those behind it: they go to the store without it. If it
+/// is ever answered, what it got is given up.
+fn outrun(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: backend::Step<Turn>) {
+    step_down(engine, key, None);
+    let (weak, key) = (Arc::downgrade(engine), key.clone());
+    engine.background.spawn_untracked(Box::pin(async move {
+        let (place, _) = verb.await;
+        let Some(engine) = weak.upgrade() else { return };
+        let forgotten_at = engine.clock.now().after(ttl);
+        let _ = leave(&engine, &key, place, forgotten_at).await;
+    }));
 }
 
 /// The caller went away in the middle of a `turn`, which has now answered.

@@ -435,7 +435,7 @@ impl Held {
     }
 
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.lost().is_none() && now < self.valid_until()
+        self.tenure.is_valid(now) && now < self.hold_until
     }
 }
 

@@ -13,7 +13,7 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub(crate) struct Tenure {
     /// `handoffs` at that time.
     wanted_from: AtomicU64,
     lost: AtomicU8,
+    /// Somebody was told that the deadline has passed; no renewal may make that untrue.
+    over: AtomicBool,
     rest: Mutex<Rest>,
 }
 
@@ -106,6 +108,7 @@ impl Tenure {
             wanted_since: AtomicU64::new(wanted_since.as_nanos()),
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
             rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
         }
     }
@@ -149,6 +152,14 @@ impl Tenure {
 
     pub(crate) fn valid_until(&self) -> Moment {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Whether it is held, by the clock. The first `false` is final, also for a renewal that was on its way.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        if self.valid_until() <= now {
+            self.over.store(true, Ordering::Release);
+        }
+        self.lost().is_none() && !self.over.load(Ordering::Acquire)
     }
 
     pub(crate) fn renew_at(&self) -> Moment {
