@@ -127,6 +127,7 @@ impl Tenure {
             wanted_since: never(),
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
             rest: Mutex::new(Rest { private: true, ..Rest::default() }),
         }
     }

@@ -1,5 +1,7 @@
 //! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::future::pending;
 use std::time::Duration;
 
