@@ -16,7 +16,12 @@
 //! # }
 //! ```
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[path = "locked.rs"]
+pub mod __private;
 mod connect;
+mod process;
 
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::observe;
@@ -24,6 +29,9 @@ pub use lockkeeper_core::{
     Attempt, Error, Fence, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost, LostReason, Owner,
     Result, Stage, Timings,
 };
+#[cfg(feature = "macros")]
+pub use lockkeeper_macros::locked;
+pub use process::{default_locker, set_default};
 
 /// For authors of backends and tools: the traits below the locker.
 pub mod spi {
