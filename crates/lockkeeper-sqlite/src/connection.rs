@@ -1,7 +1,11 @@
 //! The thread that owns the connection: it takes what waits, runs it in one transaction, and answers.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{self, Fault};
@@ -13,11 +17,18 @@ use crate::fault::{Result, Trouble};
 use crate::file::{File, retry};
 use crate::line::Tx;
 use crate::options::SqliteOptions;
+use crate::pace::{Pace, Usual, spin};
 use crate::wake::{Watch, Watches};
 use crate::{NAME, admin};
 
 /// The most requests in one transaction, so that nobody waits long for the write lock.
 const BATCH_MAX: usize = 256;
+
+/// How long a caller spins before it lets other tasks run.
+const SPIN_BURST: Duration = Duration::from_micros(5);
+
+/// Who just got an answer often asks the next thing at once.
+const SPIN_FOR_NEXT: Duration = Duration::from_micros(20);
 
 /// A look at the file outside a write transaction.
 #[derive(Debug)]
@@ -101,7 +112,18 @@ impl<V: Verb> Work for Asked<V> {
 
 /// The way to the thread. When the last one is dropped, the thread closes the file and ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire(Sender<Request>);
+pub(crate) struct Wire {
+    requests: Sender<Request>,
+    paces: Arc<Paces>,
+}
+
+/// What both ends of the wire know about each other's speed.
+#[derive(Debug, Default)]
+struct Paces {
+    usual: Usual,
+    answers: Pace,
+    requests: Pace,
+}
 
 impl Wire {
     /// Start the thread and open the file on it; `opened` is told how that went.
@@ -110,10 +132,15 @@ impl Wire {
         opened: impl FnOnce(Result<Wire>) + Send + 'static,
     ) -> std::io::Result<()> {
         let (sender, requests) = std::sync::mpsc::channel();
+        let paces = Arc::<Paces>::default();
         let open = move || match File::open(options) {
             Ok(file) => {
-                opened(Ok(Wire(sender)));
-                Thread::new(file, requests).serve();
+                let thread = Thread::new(file, requests, paces.clone());
+                opened(Ok(Wire {
+                    requests: sender,
+                    paces,
+                }));
+                thread.serve();
             }
             Err(trouble) => opened(Err(trouble)),
         };
@@ -131,15 +158,42 @@ impl Wire {
             found: None,
             reply: Some(reply),
         });
-        if self.0.send(Request::Work(asked)).is_err() {
+        if self.requests.send(Request::Work(asked)).is_err() {
             return Err(thread_ended(V::DOING));
         }
-        answer.await.unwrap_or_else(|_| Err(thread_ended(V::DOING)))
+        let answer = self.spin_for(answer).await;
+        answer.unwrap_or_else(|_| Err(thread_ended(V::DOING)))
+    }
+
+    /// Await the answer; at first without going to sleep, but letting other tasks run.
+    async fn spin_for<T>(&self, mut answer: oneshot::Receiver<T>) -> Result<T, oneshot::error::RecvError> {
+        let (clock, pace) = (Clock::boot(), &self.paces.answers);
+        let mut spin_until = pace.spin_until(self.paces.usual.get(), clock.now());
+        poll_fn(|cx| {
+            if let Some(until) = spin_until {
+                let burst = clock.now().after(SPIN_BURST).min(until);
+                if spin(&clock, burst, || {
+                    (!answer.is_empty() || answer.is_terminated()).then_some(())
+                })
+                .is_some()
+                {
+                    pace.hit();
+                } else if clock.now() < until {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                } else {
+                    pace.miss();
+                }
+                spin_until = None;
+            }
+            Pin::new(&mut answer).poll(cx)
+        })
+        .await
     }
 
     /// Ask to be woken. Without a thread nobody ever is, which `changed` allows.
     pub(crate) fn watch(&self, watch: Watch) {
-        let _ = self.0.send(Request::Watch(watch));
+        let _ = self.requests.send(Request::Watch(watch));
     }
 }
 
@@ -158,10 +212,11 @@ struct Thread {
     touched: Vec<Key>,
     clock: Clock,
     clean_due: Moment,
+    paces: Arc<Paces>,
 }
 
 impl Thread {
-    fn new(file: File, requests: Receiver<Request>) -> Self {
+    fn new(file: File, requests: Receiver<Request>, paces: Arc<Paces>) -> Self {
         let clock = Clock::boot();
         // Soon, for those who live short; not at once, for those who are in a hurry.
         let clean_due = clock
@@ -174,14 +229,18 @@ impl Thread {
             touched: Vec::new(),
             clock,
             clean_due,
+            paces,
         }
     }
 
     fn serve(mut self) {
         loop {
-            let pause = self.watches.due().min(self.clean_due) - self.clock.now();
-            match self.requests.recv_timeout(pause) {
-                Ok(request) => self.take(request),
+            match self.next() {
+                Ok(request) => {
+                    let began = self.clock.now();
+                    self.take(request);
+                    self.paces.usual.add(self.clock.now() - began);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -191,6 +250,27 @@ impl Thread {
                 self.clean(now);
             }
         }
+    }
+
+    /// The next request, or the time to look again.
+    fn next(&self) -> Result<Request, RecvTimeoutError> {
+        let now = self.clock.now();
+        let pause = self.watches.due().min(self.clean_due) - now;
+        let pace = &self.paces.requests;
+        if let Some(until) = pace
+            .spin_until(SPIN_FOR_NEXT, now)
+            .filter(|_| SPIN_FOR_NEXT < pause)
+        {
+            let next = spin(&self.clock, until, || self.requests.try_recv().ok());
+            match next {
+                Some(request) => {
+                    pace.hit();
+                    return Ok(request);
+                }
+                None => pace.miss(),
+            }
+        }
+        self.requests.recv_timeout(pause)
     }
 
     /// Serve this request and all others that wait.

@@ -175,6 +175,11 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&options.path, flags)?;
+    if connection.is_readonly("main")? {
+        return Err(Trouble::permanent(
+            "the file may not be written; allow this user to read and write it",
+        ));
+    }
     // We wait ourselves: SQLite's own way is unfair under contention and is not used everywhere.
     connection.busy_timeout(Duration::ZERO)?;
     connection.set_prepared_statement_cache_capacity(64);

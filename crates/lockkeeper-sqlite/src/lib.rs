@@ -21,6 +21,7 @@ mod file;
 mod host;
 mod line;
 mod options;
+mod pace;
 mod place;
 mod schema;
 mod verb;

@@ -8,8 +8,8 @@ use crate::fault::{Result, Trouble};
 pub(crate) const VERSION: i64 = 1;
 
 /// `lockkeeper_store` has one row. `boot` is the boot in which the times of all claims count; `counter` is the
-/// last number given and never goes back, whatever happens to claims. It starts at the time in milliseconds,
-/// so that a file that was deleted and made anew still gives larger fences.
+/// last number given and never goes back, whatever happens to claims. It starts at ten times
+/// the time in milliseconds, so that a file that was deleted and made anew still gives larger fences.
 ///
 /// `lockkeeper_claim` has one row for each claim that holds or waits. `seq` comes from the counter when a claim
 /// arrives; since nobody overtakes, it is also the counter of the claim's grant. Times are nanoseconds of the
@@ -36,7 +36,7 @@ const CREATE: &str = "
         note TEXT,
         PRIMARY KEY (key, seq)
     ) STRICT, WITHOUT ROWID;
-    INSERT INTO lockkeeper_store VALUES (1, 1, '', 1000 * unixepoch());
+    INSERT INTO lockkeeper_store VALUES (1, 1, '', CAST(10000 * unixepoch('subsec') AS INTEGER));
 ";
 
 /// Whether the file is ready for this boot; if not, [`prepare`] makes it so. Takes no lock.
