@@ -25,7 +25,7 @@ use crate::{NAME, admin};
 const BATCH_MAX: usize = 256;
 
 /// How long a caller spins before it lets other tasks run.
-const SPIN_BURST: Duration = Duration::from_micros(5);
+const SPIN_BURST: Duration = Duration::from_micros(50);
 
 /// Who just got an answer often asks the next thing at once.
 const SPIN_FOR_NEXT: Duration = Duration::from_micros(20);
@@ -393,3 +393,6 @@ fn tell(works: Vec<Box<dyn Work>>, done: &Result<()>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use crate::line::Line;
 
 /// The pause between looks of the next in line: an eighth of the time since the line last moved, so that
 /// looking costs little and delays little whatever the holders do, within these bounds.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MIN: Duration = Duration::from_micros(500);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Those further back pause that much times their number, but not longer than this.
 const PAUSE_BEHIND_MAX: Duration = Duration::from_millis(250);
@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn the_next_in_line_looks_often_and_those_behind_in_proportion() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(ms(0), 0), ms(1));
+        assert_eq!(pause(ms(0), 0), ms(1) / 2);
+        assert_eq!(pause(ms(0), 9), ms(5));
         assert_eq!(pause(ms(80), 0), ms(10));
         assert_eq!(pause(ms(60_000), 0), ms(20));
         assert_eq!(pause(ms(80), 4), ms(50));
