@@ -345,6 +345,7 @@ impl Thread {
 
     fn commit(&mut self, works: &mut Vec<Box<dyn Work>>, with_others: bool) -> Result<()> {
         let deadline = self.clock.now().after(self.file.busy_wait());
+        let mut tried_log = false;
         loop {
             self.file.begin(deadline)?;
             if with_others {
@@ -358,7 +359,9 @@ impl Thread {
                 Ok(()) => return Ok(()),
                 Err(trouble) => {
                     self.file.roll_back();
-                    if !trouble.is_busy() || deadline <= self.clock.now() {
+                    if trouble.is_disk_full() && !std::mem::replace(&mut tried_log, true) {
+                        self.file.reuse_log();
+                    } else if !trouble.is_busy() || deadline <= self.clock.now() {
                         return Err(trouble);
                     }
                 }

@@ -48,6 +48,10 @@ impl Trouble {
         )
     }
 
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.code() == Some(ErrorCode::DiskFull)
+    }
+
     /// Whether a new connection may succeed where this one failed.
     pub(crate) fn may_heal(&self) -> bool {
         matches!(

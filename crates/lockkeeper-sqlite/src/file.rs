@@ -121,6 +121,14 @@ impl File {
             self.is_suspect = true;
         }
     }
+
+    /// Copy the log back, so that the next transaction writes over it and needs no new space.
+    pub(crate) fn reuse_log(&mut self) {
+        // On a disk this full it may fail; then so does the next transaction, which can tell.
+        let _ = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    }
 }
 
 fn statement(connection: &Connection, sql: &str) -> Result<()> {

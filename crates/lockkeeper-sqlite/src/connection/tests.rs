@@ -146,5 +146,8 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     ));
     drop(wire);
     server.join().unwrap();
-    assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
+    assert!(
+        !path.with_file_name("locks.db-wal").exists(),
+        "the last one closes the log"
+    );
 }
