@@ -1,0 +1,390 @@
+//! The reference backend: a store inside this process. It is also what simulations stand on.
+//!
+//! One row per key that is held or waited for; a row that is neither leaves the map. Counters come from
+//! one number for the whole store, so that forgetting a row never makes a fence go back.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::future::poll_fn;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use crate::backend::{Backend, Grant, Lease, Order, Place, Profile, Reach, Renewal, Result, Rooms, Turn};
+use crate::claim::{Claim, ClaimId, Label};
+use crate::clock::{Clock, Moment};
+use crate::fence::Fence;
+use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
+use crate::key::Key;
+
+const SHARDS: usize = 16;
+
+/// A store in this process. Clones share it: a clone is to the store what another process would be.
+#[derive(Clone)]
+pub struct Memory(Arc<Store>);
+
+struct Store {
+    clock: Clock,
+    hasher: RandomState,
+    shards: [Mutex<HashMap<Key, Row, foldhash::fast::RandomState>>; SHARDS],
+    counter: AtomicU64,
+}
+
+#[derive(Default)]
+struct Row {
+    held: Vec<Seat>,
+    line: VecDeque<Seat>,
+}
+
+struct Seat {
+    id: ClaimId,
+    weight: u32,
+    capacity: u32,
+    expires_at: Moment,
+    since: Moment,
+    counter: u64,
+    label: Arc<Label>,
+    /// Asking again is worthwhile; told by `changed`.
+    called: bool,
+    waker: Option<Waker>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Memory")
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory::new(Clock::boot())
+    }
+}
+
+impl Memory {
+    /// An empty store that judges expiry by `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Memory(Arc::new(Store {
+            clock,
+            hasher: RandomState::new(),
+            shards: std::array::from_fn(|_| Mutex::default()),
+            counter: AtomicU64::new(0),
+        }))
+    }
+
+    /// How many keys are held or waited for, expired ones included until somebody looks.
+    pub fn len(&self) -> usize {
+        self.0
+            .shards
+            .iter()
+            .map(|it| it.lock().unwrap_or_else(PoisonError::into_inner).len())
+            .sum()
+    }
+
+    /// Whether no key is held or waited for.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Row, foldhash::fast::RandomState>> {
+        let hash = self.0.hasher.hash_one(key.as_str());
+        let index = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
+        self.0.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Run `f` on the key's row with the expired forgotten, then call whoever may now have a turn.
+    fn with_row<T>(&self, key: &Key, f: impl FnOnce(&mut Row, Moment) -> T) -> T {
+        let now = self.0.clock.now();
+        let mut shard = self.shard(key);
+        let row = shard.entry_ref(key).or_default();
+        row.forget_expired(now);
+        let out = f(row, now);
+        let called = row.call_head();
+        if row.held.is_empty() && row.line.is_empty() {
+            shard.remove(key);
+            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+                shard.shrink_to_fit();
+            }
+        }
+        drop(shard);
+        if let Some(waker) = called {
+            waker.wake();
+        }
+        out
+    }
+}
+
+impl Row {
+    fn forget_expired(&mut self, now: Moment) {
+        self.held.retain(|it| now < it.expires_at);
+        self.line.retain(|it| now < it.expires_at);
+    }
+
+    /// Whether a seat of this weight and capacity may enter beside those who hold.
+    fn fits(&self, weight: u32, capacity: u32) -> bool {
+        let in_use: u64 = self.held.iter().map(|it| u64::from(it.weight)).sum();
+        let capacity = self
+            .held
+            .iter()
+            .map(|it| it.capacity)
+            .chain([capacity])
+            .min()
+            .unwrap_or(capacity);
+        in_use + u64::from(weight) <= u64::from(capacity)
+    }
+
+    /// Tell the head of the line, once, that it may enter.
+    fn call_head(&mut self) -> Option<Waker> {
+        let head = self.line.front()?;
+        if head.called || !self.fits(head.weight, head.capacity) {
+            return None;
+        }
+        let head = self.line.front_mut()?;
+        head.called = true;
+        head.waker.take()
+    }
+
+    fn seat_of(&mut self, id: ClaimId) -> Option<&mut Seat> {
+        self.held.iter_mut().chain(&mut self.line).find(|it| it.id == id)
+    }
+
+    /// The admission rule: the head enters when it fits, and nobody overtakes the head.
+    fn turn(&mut self, claim: &Claim, now: Moment, counter: &AtomicU64) -> Turn {
+        let expires_at = now.after(claim.ttl);
+        if let Some(at) = self.held.iter().position(|it| it.id == claim.id) {
+            self.held[at].expires_at = expires_at;
+            return self.granted(at, claim.ttl);
+        }
+        let place = self.line.iter().position(|it| it.id == claim.id);
+        let ahead = place.unwrap_or(self.line.len());
+        if ahead == 0 && self.fits(claim.weight, claim.capacity) {
+            let mut seat = self
+                .line
+                .pop_front()
+                .filter(|_| place.is_some())
+                .unwrap_or_else(|| seat(claim, now));
+            seat.expires_at = expires_at;
+            seat.since = now;
+            seat.called = false;
+            seat.counter = counter.fetch_add(1, Ordering::Relaxed) + 1;
+            self.held.push(seat);
+            return self.granted(self.held.len() - 1, claim.ttl);
+        }
+        match place {
+            Some(at) => {
+                self.line[at].expires_at = expires_at;
+                self.line[at].called = false;
+            }
+            None if claim.patient => self.join_line(claim, now, expires_at),
+            None => {}
+        }
+        let next_expiry = self
+            .held
+            .iter()
+            .chain(self.line.iter().take(ahead))
+            .map(|it| it.expires_at)
+            .min();
+        let recheck = next_expiry.map_or(claim.ttl / 3, |it| (it - now).min(claim.ttl / 3));
+        let ahead = u64::try_from(ahead + self.held.len()).ok();
+        Turn::Wait {
+            recheck: recheck.max(Duration::from_millis(1)),
+            ahead,
+        }
+    }
+
+    fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
+        self.line.push_back(Seat {
+            expires_at,
+            ..seat(claim, now)
+        });
+        for holder in &mut self.held {
+            holder.called = true;
+            if let Some(waker) = holder.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn granted(&self, at: usize, ttl: Duration) -> Turn {
+        let wanted = !self.line.is_empty();
+        Turn::Held(Grant {
+            counter: self.held[at].counter,
+            valid_for: ttl,
+            wanted,
+        })
+    }
+}
+
+fn seat(claim: &Claim, now: Moment) -> Seat {
+    Seat {
+        id: claim.id,
+        weight: claim.weight,
+        capacity: claim.capacity,
+        expires_at: now.after(claim.ttl),
+        since: now,
+        counter: 0,
+        label: claim.label.clone(),
+        called: false,
+        waker: None,
+    }
+}
+
+impl Backend for Memory {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        Profile {
+            name: "memory",
+            order: Order::Fifo,
+            rooms: Rooms::Weighted,
+            reach: Reach::Process,
+            lease: Lease::Claim,
+            ttl_min: Duration::from_millis(10),
+            ttl_max: Duration::from_secs(365 * 24 * 3600),
+        }
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        MemoryPlace {
+            memory: self.clone(),
+            claim,
+        }
+    }
+}
+
+/// A place in a line of [`Memory`].
+#[derive(Debug)]
+pub struct MemoryPlace {
+    memory: Memory,
+    claim: Claim,
+}
+
+impl MemoryPlace {
+    fn turn_now(&self) -> Turn {
+        self.memory.with_row(&self.claim.key, |row, now| {
+            row.turn(&self.claim, now, &self.memory.0.counter)
+        })
+    }
+
+    fn renew_now(&self) -> Renewal {
+        let claim = &self.claim;
+        self.memory.with_row(&claim.key, |row, now| {
+            let Some(seat) = row.held.iter_mut().find(|it| it.id == claim.id) else {
+                return Renewal::Lost;
+            };
+            seat.expires_at = now.after(claim.ttl);
+            Renewal::Held {
+                valid_for: claim.ttl,
+                wanted: !row.line.is_empty(),
+            }
+        })
+    }
+
+    fn leave_now(&self) {
+        self.memory.with_row(&self.claim.key, |row, _| {
+            row.held.retain(|it| it.id != self.claim.id);
+            row.line.retain(|it| it.id != self.claim.id);
+        });
+    }
+}
+
+impl Place for MemoryPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        Ok(self.turn_now())
+    }
+
+    async fn changed(&mut self) {
+        poll_fn(|cx| {
+            self.memory.with_row(&self.claim.key, |row, _| {
+                let Some(seat) = row.seat_of(self.claim.id) else {
+                    return Poll::Ready(());
+                };
+                if std::mem::take(&mut seat.called) {
+                    return Poll::Ready(());
+                }
+                seat.waker = Some(cx.waker().clone());
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        Ok(self.renew_now())
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        self.leave_now();
+        Ok(())
+    }
+
+    fn turn_at_once(&mut self) -> Option<Turn> {
+        Some(self.turn_now())
+    }
+
+    fn leave_at_once(&mut self) -> bool {
+        self.leave_now();
+        true
+    }
+}
+
+impl Inspect for Memory {
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let now = self.0.clock.now();
+        let mut infos = Vec::new();
+        for shard in &self.0.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, row) in shard
+                .iter_mut()
+                .filter(|(key, _)| key.as_str().starts_with(prefix))
+            {
+                row.forget_expired(now);
+                infos.extend(info(key, row, now));
+            }
+        }
+        infos.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(infos)
+    }
+
+    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
+        Ok(self.with_row(key, |row, now| info(key, row, now)))
+    }
+
+    async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
+        Ok(self.with_row(key, |row, now| {
+            row.held.drain(..).map(|it| occupant(&it, now)).collect()
+        }))
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+}
+
+fn info(key: &Key, row: &Row, now: Moment) -> Option<LockInfo> {
+    let holders: Vec<_> = row.held.iter().map(|it| occupant(it, now)).collect();
+    let waiters: Vec<_> = row.line.iter().map(|it| occupant(it, now)).collect();
+    let anybody = !(holders.is_empty() && waiters.is_empty());
+    anybody.then(|| LockInfo {
+        key: key.clone(),
+        holders,
+        waiters,
+    })
+}
+
+fn occupant(seat: &Seat, now: Moment) -> Occupant {
+    Occupant {
+        label: (*seat.label).clone(),
+        since: Some(now - seat.since),
+        fence: (seat.counter != 0).then(|| Fence::of_grant(seat.counter)),
+        valid_for: seat.expires_at - now,
+        weight: seat.weight,
+    }
+}
