@@ -1,4 +1,5 @@
 //! Several real processes on one file.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 
