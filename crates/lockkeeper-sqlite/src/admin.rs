@@ -40,7 +40,7 @@ impl Inspect for SqliteBackend {
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT key, seq, held, expires, since, weight, host, pid, owner, note, counter FROM lockkeeper_claim ",
+            "SELECT key, seq, counter, expires, since, weight, host, pid, owner, note FROM lockkeeper_claim ",
             $rest
         )
     };
@@ -54,8 +54,8 @@ struct Found {
 }
 
 fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
-    let (seq, held): (i64, bool) = (row.get(1)?, row.get(2)?);
-    let (expires, since, counter): (i64, i64, i64) = (row.get(3)?, row.get(4)?, row.get(10)?);
+    let (seq, counter): (i64, i64) = (row.get(1)?, row.get(2)?);
+    let (expires, since): (i64, i64) = (row.get(3)?, row.get(4)?);
     let label = Label {
         host: row.get(6)?,
         pid: row.get(7)?,
@@ -65,7 +65,6 @@ fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     let occupant = Occupant {
         label,
         since: Some(now - moment(since)),
-        // Whoever was let in but has not asked yet has none.
         fence: (counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
         valid_for: moment(expires) - now,
         weight: row.get(5)?,
@@ -73,7 +72,7 @@ fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     Ok(Found {
         key: row.get(0)?,
         seq,
-        held,
+        held: counter != 0,
         occupant,
     })
 }
@@ -166,7 +165,7 @@ impl Verb for Break {
         let mut line = tx.line(&self.0)?;
         let mut held = tx
             .connection
-            .prepare_cached(select!("WHERE key = ?1 AND held = 1 ORDER BY seq"))?;
+            .prepare_cached(select!("WHERE key = ?1 AND counter != 0 ORDER BY seq"))?;
         let found = held.query_map(params![self.0.as_str()], |row| read(row, tx.now))?;
         let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
         drop(held);
@@ -174,7 +173,7 @@ impl Verb for Break {
             tx.remove(&self.0, it.seq)?;
             line.standings.retain(|standing| standing.seq != it.seq);
         }
-        tx.settle(&self.0, &mut line)?;
+        tx.settle(&self.0, &mut line, None)?;
         Ok(found.into_iter().map(|it| it.occupant).collect())
     }
 }
@@ -200,7 +199,7 @@ impl Verb for Clean {
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
         for key in &self.0 {
             let mut line = tx.line(key)?;
-            tx.settle(key, &mut line)?;
+            tx.settle(key, &mut line, None)?;
         }
         Ok(())
     }

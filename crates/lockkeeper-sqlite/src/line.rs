@@ -11,9 +11,9 @@ use crate::schema;
 pub(crate) struct Standing {
     pub(crate) seq: i64,
     pub(crate) id: ClaimId,
-    pub(crate) held: bool,
-    /// The grant's number; 0 if none was given yet.
+    /// The grant's number; 0 if it waits.
     pub(crate) counter: i64,
+    pub(crate) held: bool,
     pub(crate) expires: Moment,
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
@@ -38,19 +38,20 @@ impl Line {
     /// Read the line as it stands at `now`.
     pub(crate) fn read(connection: &Connection, key: &Key, now: Moment) -> Result<Self> {
         let mut read = connection.prepare_cached(
-            "SELECT seq, id, held, counter, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq",
+            "SELECT seq, id, counter, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq",
         )?;
         let mut rows = read.query(params![key.as_str()])?;
         let mut line = Line::default();
         while let Some(row) = rows.next()? {
+            let counter = row.get(2)?;
             let standing = Standing {
                 seq: row.get(0)?,
                 id: ClaimId::from_bytes(row.get(1)?),
-                held: row.get(2)?,
-                counter: row.get(3)?,
-                expires: moment(row.get(4)?),
-                weight: row.get(5)?,
-                capacity: row.get(6)?,
+                counter,
+                held: counter != 0,
+                expires: moment(row.get(3)?),
+                weight: row.get(4)?,
+                capacity: row.get(5)?,
             };
             if now < standing.expires {
                 line.standings.push(standing);
@@ -65,7 +66,10 @@ impl Line {
     /// positions of those who came in.
     ///
     /// The room is as large as the smallest capacity that anybody in it, or about to enter, believes in.
-    pub(crate) fn admit(&mut self) -> Vec<usize> {
+    ///
+    /// Anybody may let in a claim that will be alone. One that shares the room enters only when it is `asking`
+    /// itself: so those who enter together are told in the order of their numbers.
+    pub(crate) fn admit(&mut self, asking: Option<usize>) -> Vec<usize> {
         let held = self.standings.iter().filter(|it| it.held);
         let mut in_use: u64 = held.clone().map(|it| u64::from(it.weight)).sum();
         let mut capacity = held.map(|it| it.capacity).min().unwrap_or(u32::MAX);
@@ -73,7 +77,8 @@ impl Line {
         for (at, next) in self.standings.iter_mut().enumerate().filter(|(_, it)| !it.held) {
             capacity = capacity.min(next.capacity);
             in_use += u64::from(next.weight);
-            if u64::from(capacity) < in_use {
+            let may_enter = next.is_exclusive() || asking == Some(at);
+            if u64::from(capacity) < in_use || !may_enter {
                 break;
             }
             next.held = true;
@@ -124,23 +129,17 @@ impl Tx<'_> {
     }
 
     /// Let in whoever fits, and write it down.
-    pub(crate) fn settle(&mut self, key: &Key, line: &mut Line) -> Result<()> {
-        let entered = line.admit();
+    pub(crate) fn settle(&mut self, key: &Key, line: &mut Line, asking: Option<usize>) -> Result<()> {
+        let entered = line.admit(asking);
         self.write_entered(key, line, &entered)
     }
 
     /// Write down who entered.
-    ///
-    /// A claim that holds alone gets its number at once: it is a look away from being told. Those who enter
-    /// together get theirs when they ask, so that numbers grow in the order in which they are told.
     pub(crate) fn write_entered(&mut self, key: &Key, line: &mut Line, entered: &[usize]) -> Result<()> {
         for at in entered {
             let it = &mut line.standings[*at];
-            if it.is_exclusive() {
-                it.counter = self.next_number()?;
-            }
-            let enter =
-                "UPDATE lockkeeper_claim SET held = 1, counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
+            it.counter = self.next_number()?;
+            let enter = "UPDATE lockkeeper_claim SET counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
             enter.execute(params![key.as_str(), it.seq, it.counter, nanos(self.now)])?;
             self.touch(key);
@@ -180,14 +179,13 @@ impl Tx<'_> {
     /// Write a new claim down.
     pub(crate) fn insert(&mut self, claim: &Claim, number: i64, held: bool) -> Result<()> {
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO lockkeeper_claim VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            "INSERT INTO lockkeeper_claim VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?;
         let label = &claim.label;
         insert.execute(params![
             claim.key.as_str(),
             number,
             claim.id.as_bytes(),
-            held,
             if held { number } else { 0 },
             nanos(self.now.after(claim.ttl)),
             nanos(self.now),
@@ -204,16 +202,11 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Keep a claim for another ttl, and its number with it.
-    pub(crate) fn extend(&mut self, claim: &Claim, me: &Standing) -> Result<()> {
-        let extend = "UPDATE lockkeeper_claim SET counter = ?3, expires = ?4 WHERE key = ?1 AND seq = ?2";
+    /// Keep a claim for another ttl.
+    pub(crate) fn extend(&mut self, claim: &Claim, seq: i64) -> Result<()> {
+        let extend = "UPDATE lockkeeper_claim SET expires = ?3 WHERE key = ?1 AND seq = ?2";
         let mut extend = self.connection.prepare_cached(extend)?;
-        extend.execute(params![
-            claim.key.as_str(),
-            me.seq,
-            me.counter,
-            nanos(self.now.after(claim.ttl))
-        ])?;
+        extend.execute(params![claim.key.as_str(), seq, nanos(self.now.after(claim.ttl))])?;
         Ok(())
     }
 
@@ -257,8 +250,8 @@ mod tests {
             .map(|(&(held, weight, capacity), seq)| Standing {
                 seq,
                 id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
-                held,
                 counter: 0,
+                held,
                 expires: Moment::NEVER,
                 weight,
                 capacity,
@@ -269,8 +262,10 @@ mod tests {
         }
     }
 
+    /// Who comes in if everybody asks, again and again, in turn.
     fn admitted(claims: &[(bool, u32, u32)]) -> Vec<usize> {
-        line(claims).admit()
+        let mut line = line(claims);
+        (0..claims.len()).flat_map(|at| line.admit(Some(at))).collect()
     }
 
     #[test]
@@ -306,6 +301,19 @@ mod tests {
     }
 
     #[test]
+    fn only_who_will_be_alone_is_let_in_without_asking() {
+        assert_eq!(line(&[(false, 1, 1), (false, 1, 1)]).admit(None), [0]);
+        assert_eq!(line(&[(false, MAX, MAX), (false, 1, MAX)]).admit(Some(1)), [0]);
+        assert_eq!(line(&[(false, 1, 2), (false, 1, 2)]).admit(None), [0; 0]);
+        assert_eq!(
+            line(&[(false, 1, 2), (false, 1, 2)]).admit(Some(1)),
+            [0; 0],
+            "the head has not asked"
+        );
+        assert_eq!(line(&[(true, 1, 2), (false, 1, 2)]).admit(Some(1)), [1]);
+    }
+
+    #[test]
     fn where_claims_disagree_the_smallest_capacity_in_the_room_counts() {
         assert_eq!(admitted(&[(true, 1, 1), (false, 1, 5)]), [0; 0]);
         assert_eq!(admitted(&[(true, 1, 5), (false, 1, 1)]), [0; 0]);
@@ -320,26 +328,27 @@ mod tests {
     fn every_small_line_keeps_the_rule() {
         let claims: Vec<(u32, u32)> = vec![(1, 1), (1, 2), (2, 2), (1, 3), (3, 3)];
         let count = claims.len();
+        let is_valid = |line: &Line| {
+            let held: Vec<_> = line.standings.iter().filter(|it| it.held).collect();
+            let room = held.iter().map(|it| it.capacity).min().unwrap_or(MAX);
+            held.iter().map(|it| it.weight).sum::<u32>() <= room
+        };
         for code in 0..count.pow(4) * 16 {
             let pick = |at: u32| claims[code / 16 / count.pow(at) % count];
-            let mut line = line(
-                &(0..4)
-                    .map(|at| (code >> at & 1 == 1, pick(at).0, pick(at).1))
-                    .collect::<Vec<_>>(),
-            );
-            let valid = |line: &Line| {
-                let held: Vec<_> = line.standings.iter().filter(|it| it.held).collect();
-                let room = held.iter().map(|it| it.capacity).min().unwrap_or(MAX);
-                held.iter().map(|it| it.weight).sum::<u32>() <= room
-            };
-            if !valid(&line) {
-                continue;
+            let all: Vec<_> = (0..4)
+                .map(|at| (code >> at & 1 == 1, pick(at).0, pick(at).1))
+                .collect();
+            for asking in [None, Some(0), Some(1), Some(2), Some(3)] {
+                let mut line = line(&all);
+                if !is_valid(&line) {
+                    continue;
+                }
+                let waiting: Vec<_> = (0..4).filter(|at| !line.standings[*at].held).collect();
+                let entered = line.admit(asking);
+                assert!(is_valid(&line), "{line:?}");
+                assert!(waiting.starts_with(&entered), "{line:?}");
+                assert!(line.admit(asking).is_empty(), "one pass is enough: {line:?}");
             }
-            let waiting: Vec<_> = (0..4).filter(|at| !line.standings[*at].held).collect();
-            let entered = line.admit();
-            assert!(valid(&line), "{line:?}");
-            assert!(waiting.starts_with(&entered), "{line:?}");
-            assert!(line.admit().is_empty(), "one pass is enough: {line:?}");
         }
     }
 }

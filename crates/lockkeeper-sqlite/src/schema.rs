@@ -12,7 +12,7 @@ pub(crate) const VERSION: i64 = 1;
 /// the time in milliseconds, so that a file that was deleted and made anew still gives larger fences.
 ///
 /// `lockkeeper_claim` has one row for each claim that holds or waits. `seq` comes from the store's
-/// counter when a claim arrives, `counter` when it is granted (0 until then). Times are nanoseconds of the boot
+/// counter when a claim arrives, `counter` when it is granted (0 while it waits). Times are nanoseconds of the boot
 /// clock. The names have a prefix so that an application may keep its own tables in the file.
 const CREATE: &str = "
     CREATE TABLE lockkeeper_store (
@@ -25,7 +25,6 @@ const CREATE: &str = "
         key TEXT NOT NULL COLLATE BINARY,
         seq INTEGER NOT NULL,
         id BLOB NOT NULL,
-        held INTEGER NOT NULL,
         counter INTEGER NOT NULL,
         expires INTEGER NOT NULL,
         since INTEGER NOT NULL,

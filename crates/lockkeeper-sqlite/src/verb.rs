@@ -34,10 +34,7 @@ impl Verb for AskTurn {
             return Ok(None);
         }
         let line = Line::read(look.connection, &self.claim.key, look.now)?;
-        let me = line
-            .standings
-            .iter()
-            .find(|it| it.id == self.claim.id && it.held && it.counter != 0);
+        let me = line.standings.iter().find(|it| it.id == self.claim.id && it.held);
         // With little time left, writing is better: it extends.
         Ok(me
             .filter(|it| self.claim.ttl / 2 <= it.expires - look.now)
@@ -68,20 +65,16 @@ impl Verb for AskTurn {
 
 /// A claim that the file knows: keep its place, and see whether it may enter.
 fn ask_again(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line, at: usize) -> Result<Turn> {
-    tx.settle(&claim.key, line)?;
-    let me = &mut line.standings[at];
-    if me.held && me.counter == 0 {
-        me.counter = tx.next_number()?;
-    }
+    tx.settle(&claim.key, line, Some(at))?;
+    let (me, turn) = (line.standings[at], answer(tx, claim, line, at));
     if me.held || claim.patient {
-        tx.extend(claim, me)?;
-        return Ok(answer(tx, claim, line, at));
+        tx.extend(claim, me.seq)?;
+        return Ok(turn);
     }
-    let wait = answer(tx, claim, line, at);
-    let me = line.standings.remove(at);
+    line.standings.remove(at);
     tx.remove(&claim.key, me.seq)?;
-    tx.settle(&claim.key, line)?;
-    Ok(wait)
+    tx.settle(&claim.key, line, None)?;
+    Ok(turn)
 }
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
@@ -90,13 +83,13 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
     line.standings.push(Standing {
         seq: 0,
         id: claim.id,
-        held: false,
         counter: 0,
+        held: false,
         expires: tx.now.after(claim.ttl),
         weight: claim.weight,
         capacity: claim.capacity,
     });
-    let mut entered = line.admit();
+    let mut entered = line.admit(Some(at));
     let held = entered.pop_if(|it| *it == at).is_some();
     tx.write_entered(&claim.key, line, &entered)?;
     if held || claim.patient {
@@ -136,14 +129,16 @@ impl Verb for AskRenew {
     fn run(&self, tx: &mut Tx<'_>) -> Result<Renewal> {
         let claim = &*self.0;
         let mut line = tx.line(&claim.key)?;
-        // Let in but not told: that is for `turn` to take.
-        let told = |it: &&Standing| it.id == claim.id && it.held && it.counter != 0;
-        let me = line.standings.iter().find(told).copied();
-        tx.settle(&claim.key, &mut line)?;
+        let me = line
+            .standings
+            .iter()
+            .find(|it| it.id == claim.id && it.held)
+            .copied();
+        tx.settle(&claim.key, &mut line, None)?;
         let Some(me) = me else {
             return Ok(Renewal::Lost);
         };
-        tx.extend(claim, &me)?;
+        tx.extend(claim, me.seq)?;
         Ok(Renewal::Held {
             valid_for: claim.ttl,
             wanted: line.is_wanted(),
@@ -167,7 +162,7 @@ impl Verb for AskLeave {
             tx.remove(&claim.key, me.seq)?;
         }
         // The leaver lets the next one in: it is the holder before it hears of it.
-        match tx.settle(&claim.key, &mut line) {
+        match tx.settle(&claim.key, &mut line, None) {
             // The file is not ours any more, as after an upgrade. We may still go.
             Err(Trouble::Refused { .. }) => Ok(()),
             settled => settled,

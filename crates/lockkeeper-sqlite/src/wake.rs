@@ -83,7 +83,7 @@ impl Watch {
             return Ok(());
         };
         let is_wanted = line.is_wanted();
-        line.admit();
+        line.admit(Some(at));
         let (me, before) = (line.standings[at], &line.standings[..at]);
         match self.mood {
             Mood::Waiting if me.held => self.wake(),
