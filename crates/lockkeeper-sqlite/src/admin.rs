@@ -16,11 +16,7 @@ use crate::place::SqliteBackend;
 
 impl Inspect for SqliteBackend {
     async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
-        self.wire
-            .ask(List {
-                prefix: prefix.to_owned(),
-            })
-            .await
+        self.wire.ask(List { prefix: prefix.to_owned() }).await
     }
 
     async fn show(&self, key: &Key) -> backend::Result<Option<LockInfo>> {
@@ -56,12 +52,7 @@ struct Found {
 fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     let (seq, counter): (i64, i64) = (row.get(1)?, row.get(2)?);
     let (expires, since): (i64, i64) = (row.get(3)?, row.get(4)?);
-    let label = Label {
-        host: row.get(6)?,
-        pid: row.get(7)?,
-        owner: row.get(8)?,
-        note: row.get(9)?,
-    };
+    let label = Label { host: row.get(6)?, pid: row.get(7)?, owner: row.get(8)?, note: row.get(9)? };
     let occupant = Occupant {
         label,
         since: Some(now - moment(since)),
@@ -69,12 +60,7 @@ fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
         valid_for: moment(expires) - now,
         weight: row.get(5)?,
     };
-    Ok(Found {
-        key: row.get(0)?,
-        seq,
-        held: counter != 0,
-        occupant,
-    })
+    Ok(Found { key: row.get(0)?, seq, held: counter != 0, occupant })
 }
 
 /// Rows in order of name and place, gathered into one lock per name.
@@ -85,18 +71,10 @@ fn gather(found: impl Iterator<Item = rusqlite::Result<Found>>) -> Result<Vec<Lo
         if locks.last().is_none_or(|lock| lock.key.as_str() != it.key) {
             // A name that is no key was not written by us; nobody can lock it.
             let Ok(key) = Key::new(&it.key) else { continue };
-            locks.push(LockInfo {
-                key,
-                holders: Vec::new(),
-                waiters: Vec::new(),
-            });
+            locks.push(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
         }
         if let Some(lock) = locks.last_mut() {
-            let side = if it.held {
-                &mut lock.holders
-            } else {
-                &mut lock.waiters
-            };
+            let side = if it.held { &mut lock.holders } else { &mut lock.waiters };
             side.push(it.occupant);
         }
     }
@@ -163,9 +141,8 @@ impl Verb for Break {
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Occupant>> {
         let mut line = tx.line(&self.0)?;
-        let mut held = tx
-            .connection
-            .prepare_cached(select!("WHERE key = ?1 AND counter != 0 ORDER BY seq"))?;
+        let mut held =
+            tx.connection.prepare_cached(select!("WHERE key = ?1 AND counter != 0 ORDER BY seq"))?;
         let found = held.query_map(params![self.0.as_str()], |row| read(row, tx.now))?;
         let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
         drop(held);
@@ -231,12 +208,7 @@ impl Verb for Examine {
 }
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding {
-        severity,
-        what,
-        consequence: consequence.to_owned(),
-        remedy: remedy.to_owned(),
-    }
+    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
 }
 
 fn fine(what: String, consequence: &str) -> Finding {
@@ -245,10 +217,9 @@ fn fine(what: String, consequence: &str) -> Finding {
 
 fn disk(options: &SqliteOptions) -> Finding {
     match host::disk_of(&options.path) {
-        Disk::Local => fine(
-            "the file is on a local disk".to_owned(),
-            "all processes of this host see the same locks",
-        ),
+        Disk::Local => {
+            fine("the file is on a local disk".to_owned(), "all processes of this host see the same locks")
+        }
         Disk::Fuse => finding(
             Severity::Warning,
             "the file is on a FUSE file system".to_owned(),
@@ -266,10 +237,7 @@ fn disk(options: &SqliteOptions) -> Finding {
 
 fn durability(options: &SqliteOptions) -> Finding {
     match options.durability {
-        Durability::Full => fine(
-            "durability is full".to_owned(),
-            "no power cut can make a fence go back",
-        ),
+        Durability::Full => fine("durability is full".to_owned(), "no power cut can make a fence go back"),
         Durability::Normal => finding(
             Severity::Warning,
             "durability is normal".to_owned(),
@@ -282,10 +250,7 @@ fn durability(options: &SqliteOptions) -> Finding {
 fn soundness(connection: &Connection) -> Result<Finding> {
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict == "ok" {
-        return Ok(fine(
-            "the file is sound".to_owned(),
-            "every claim is where it should be",
-        ));
+        return Ok(fine("the file is sound".to_owned(), "every claim is where it should be"));
     }
     Ok(finding(
         Severity::Danger,
@@ -298,10 +263,7 @@ fn soundness(connection: &Connection) -> Result<Finding> {
 fn permissions(options: &SqliteOptions) -> Finding {
     let mode = fs::metadata(&options.path).map_or(0, |it| it.permissions().mode() & 0o777);
     if mode & 0o002 == 0 {
-        return fine(
-            format!("the file's mode is {mode:03o}"),
-            "not everybody can write it",
-        );
+        return fine(format!("the file's mode is {mode:03o}"), "not everybody can write it");
     }
     finding(
         Severity::Warning,
@@ -319,10 +281,7 @@ fn log(options: &SqliteOptions) -> Finding {
     path.push("-wal");
     let bytes = fs::metadata(path).map_or(0, |it| it.len());
     if bytes <= LOG_BYTES_MAX {
-        return fine(
-            format!("the write-ahead log has {bytes} bytes"),
-            "it is copied back as it should",
-        );
+        return fine(format!("the write-ahead log has {bytes} bytes"), "it is copied back as it should");
     }
     finding(
         Severity::Warning,

@@ -136,28 +136,18 @@ impl Wire {
         let open = move || match File::open(options) {
             Ok(file) => {
                 let thread = Thread::new(file, requests, paces.clone());
-                opened(Ok(Wire {
-                    requests: sender,
-                    paces,
-                }));
+                opened(Ok(Wire { requests: sender, paces }));
                 thread.serve();
             }
             Err(trouble) => opened(Err(trouble)),
         };
-        std::thread::Builder::new()
-            .name("lockkeeper-sql".to_owned())
-            .spawn(open)
-            .map(drop)
+        std::thread::Builder::new().name("lockkeeper-sql".to_owned()).spawn(open).map(drop)
     }
 
     /// Send a verb and wait for its answer.
     pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
         let (reply, answer) = oneshot::channel();
-        let asked = Box::new(Asked {
-            verb,
-            found: None,
-            reply: Some(reply),
-        });
+        let asked = Box::new(Asked { verb, found: None, reply: Some(reply) });
         if self.requests.send(Request::Work(asked)).is_err() {
             return Err(thread_ended(V::DOING));
         }
@@ -172,10 +162,8 @@ impl Wire {
         poll_fn(|cx| {
             if let Some(until) = spin_until {
                 let burst = clock.now().after(SPIN_BURST).min(until);
-                if spin(&clock, burst, || {
-                    (!answer.is_empty() || answer.is_terminated()).then_some(())
-                })
-                .is_some()
+                if spin(&clock, burst, || (!answer.is_empty() || answer.is_terminated()).then_some(()))
+                    .is_some()
                 {
                     pace.hit();
                 } else if clock.now() < until {
@@ -198,11 +186,7 @@ impl Wire {
 }
 
 fn thread_ended(doing: &'static str) -> Fault {
-    Fault::permanent(
-        NAME,
-        doing,
-        "the connection's thread has ended; open the file again",
-    )
+    Fault::permanent(NAME, doing, "the connection's thread has ended; open the file again")
 }
 
 struct Thread {
@@ -219,18 +203,8 @@ impl Thread {
     fn new(file: File, requests: Receiver<Request>, paces: Arc<Paces>) -> Self {
         let clock = Clock::boot();
         // Soon, for those who live short; not at once, for those who are in a hurry.
-        let clean_due = clock
-            .now()
-            .after(file.options().clean_every.min(Duration::from_secs(1)));
-        Thread {
-            file,
-            requests,
-            watches: Watches::default(),
-            touched: Vec::new(),
-            clock,
-            clean_due,
-            paces,
-        }
+        let clean_due = clock.now().after(file.options().clean_every.min(Duration::from_secs(1)));
+        Thread { file, requests, watches: Watches::default(), touched: Vec::new(), clock, clean_due, paces }
     }
 
     fn serve(mut self) {
@@ -257,10 +231,7 @@ impl Thread {
         let now = self.clock.now();
         let pause = self.watches.due().min(self.clean_due) - now;
         let pace = &self.paces.requests;
-        if let Some(until) = pace
-            .spin_until(SPIN_FOR_NEXT, now)
-            .filter(|_| SPIN_FOR_NEXT < pause)
-        {
+        if let Some(until) = pace.spin_until(SPIN_FOR_NEXT, now).filter(|_| SPIN_FOR_NEXT < pause) {
             let next = spin(&self.clock, until, || self.requests.try_recv().ok());
             match next {
                 Some(request) => {
@@ -313,9 +284,7 @@ impl Thread {
     fn look(&mut self, works: Vec<Box<dyn Work>>) -> Vec<Box<dyn Work>> {
         let mut rest = Vec::with_capacity(works.len());
         for mut work in works {
-            let looked = retry(self.file.busy_wait(), || {
-                work.look(&self.file.look(self.clock.now()))
-            });
+            let looked = retry(self.file.busy_wait(), || work.look(&self.file.look(self.clock.now())));
             match looked {
                 Ok(true) => {}
                 Ok(false) => rest.push(work),
@@ -379,11 +348,7 @@ impl Thread {
             self.clean_due = now;
         }
         if !stale.is_empty() {
-            self.write(vec![Box::new(Asked {
-                verb: admin::Clean(stale),
-                found: None,
-                reply: None,
-            })]);
+            self.write(vec![Box::new(Asked { verb: admin::Clean(stale), found: None, reply: None })]);
         }
     }
 }

@@ -27,10 +27,7 @@ impl From<rusqlite::Error> for Trouble {
 impl Trouble {
     /// A refusal that stays until somebody changes something.
     pub(crate) fn permanent(message: impl Into<String>) -> Self {
-        Trouble::Refused {
-            kind: FaultKind::Permanent,
-            message: message.into(),
-        }
+        Trouble::Refused { kind: FaultKind::Permanent, message: message.into() }
     }
 
     fn code(&self) -> Option<ErrorCode> {
@@ -54,20 +51,14 @@ impl Trouble {
 
     /// Whether a new connection may succeed where this one failed.
     pub(crate) fn may_heal(&self) -> bool {
-        matches!(
-            self.code(),
-            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
-        )
+        matches!(self.code(), Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen))
     }
 
     /// The fault to tell a caller who was `doing` something.
     pub(crate) fn fault(&self, doing: &'static str) -> Fault {
         let error = match self {
             Trouble::Refused { kind, message } => {
-                return Fault {
-                    kind: *kind,
-                    ..Fault::transient(NAME, doing, message.clone())
-                };
+                return Fault { kind: *kind, ..Fault::transient(NAME, doing, message.clone()) };
             }
             Trouble::Sql(error) => error,
         };
@@ -76,11 +67,7 @@ impl Trouble {
             "" => error.to_string(),
             advice => format!("{advice} ({error})"),
         };
-        Fault {
-            kind,
-            source: Some(error.clone()),
-            ..Fault::transient(NAME, doing, message)
-        }
+        Fault { kind, source: Some(error.clone()), ..Fault::transient(NAME, doing, message) }
     }
 }
 
@@ -96,23 +83,20 @@ fn advice(code: Option<ErrorCode>) -> (FaultKind, &'static str) {
             "another program keeps the file's write lock; end its transaction or raise `busy_wait`",
         ),
         Some(DiskFull) => (FaultKind::Transient, "the disk is full; free some space"),
-        Some(SystemIoFailure) => (
-            FaultKind::Transient,
-            "the disk reports an error; look at the system's log",
-        ),
+        Some(SystemIoFailure) => {
+            (FaultKind::Transient, "the disk reports an error; look at the system's log")
+        }
         Some(OutOfMemory | OperationInterrupted) => (FaultKind::Transient, ""),
-        Some(NotADatabase) => (
-            FaultKind::Permanent,
-            "the file is not an SQLite database; choose another path or move it away",
-        ),
+        Some(NotADatabase) => {
+            (FaultKind::Permanent, "the file is not an SQLite database; choose another path or move it away")
+        }
         Some(DatabaseCorrupt) => (
             FaultKind::Permanent,
             "the file is damaged; stop its users and move it away, a new one is made on the next start",
         ),
-        Some(ReadOnly | PermissionDenied) => (
-            FaultKind::Permanent,
-            "the file or its folder may not be written; allow this user to write both",
-        ),
+        Some(ReadOnly | PermissionDenied) => {
+            (FaultKind::Permanent, "the file or its folder may not be written; allow this user to write both")
+        }
         Some(CannotOpen) => (
             FaultKind::Permanent,
             "the file cannot be opened; allow this user to read and write it and its folder",

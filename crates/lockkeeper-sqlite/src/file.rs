@@ -44,14 +44,7 @@ impl File {
         make_folder(&options.path)?;
         let connection = connect(&options, &boot)?;
         let identity = identity(&options.path);
-        Ok(File {
-            connection,
-            options,
-            boot,
-            identity,
-            pauses: Pauses::new(),
-            is_suspect: false,
-        })
+        Ok(File { connection, options, boot, identity, pauses: Pauses::new(), is_suspect: false })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -67,20 +60,11 @@ impl File {
     }
 
     pub(crate) fn look(&self, now: Moment) -> Look<'_> {
-        Look {
-            connection: &self.connection,
-            options: &self.options,
-            now,
-        }
+        Look { connection: &self.connection, options: &self.options, now }
     }
 
     pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
-        Tx {
-            connection: &self.connection,
-            boot: &self.boot,
-            now,
-            touched,
-        }
+        Tx { connection: &self.connection, boot: &self.boot, now, touched }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.
@@ -125,9 +109,7 @@ impl File {
     /// Copy the log back, so that the next transaction writes over it and needs no new space.
     pub(crate) fn reuse_log(&mut self) {
         // On a disk this full it may fail; then so does the next transaction, which can tell.
-        let _ = self
-            .connection
-            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     }
 }
 
@@ -143,10 +125,7 @@ fn begin_immediate(connection: &Connection, pauses: &mut Pauses, deadline: Momen
 fn absolute(path: &Path) -> Result<PathBuf> {
     // An absolute path is never one of the names that are special to SQLite.
     std::path::absolute(path).map_err(|it| {
-        Trouble::permanent(format!(
-            "the path \"{}\" means no file ({it}); name a file",
-            path.display()
-        ))
+        Trouble::permanent(format!("the path \"{}\" means no file ({it}); name a file", path.display()))
     })
 }
 
@@ -184,9 +163,7 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&options.path, flags)?;
     if connection.is_readonly("main")? {
-        return Err(Trouble::permanent(
-            "the file may not be written; allow this user to read and write it",
-        ));
+        return Err(Trouble::permanent("the file may not be written; allow this user to read and write it"));
     }
     // We wait ourselves: SQLite's own way is unfair under contention and is not used everywhere.
     connection.busy_timeout(Duration::ZERO)?;
@@ -232,11 +209,8 @@ pub(crate) struct Pauses(u64);
 
 impl Pauses {
     pub(crate) fn new() -> Self {
-        let seed = ClaimId::random().map_or(0, |it| {
-            it.as_bytes()
-                .iter()
-                .fold(0, |sum: u64, byte| (sum << 4) ^ u64::from(*byte))
-        });
+        let seed = ClaimId::random()
+            .map_or(0, |it| it.as_bytes().iter().fold(0, |sum: u64, byte| (sum << 4) ^ u64::from(*byte)));
         Pauses(seed ^ u64::from(std::process::id()) | 1)
     }
 

@@ -10,9 +10,7 @@ pub(crate) fn boot_id() -> Result<String> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     match fs::read_to_string(FILE) {
         Ok(id) if !id.trim().is_empty() => Ok(id.trim().to_owned()),
-        Ok(_) => Err(Trouble::permanent(format!(
-            "{FILE} is empty; the boot must have an id"
-        ))),
+        Ok(_) => Err(Trouble::permanent(format!("{FILE} is empty; the boot must have an id"))),
         Err(error) => Err(Trouble::permanent(format!(
             "{FILE} cannot be read ({error}); locks in a file need Linux with /proc mounted"
         ))),
@@ -106,12 +104,8 @@ mod tests {
 
     #[test]
     fn a_shifted_boot_clock_is_noticed() {
-        assert!(!boot_clock_is_shifted(
-            "monotonic  5 0\nboottime           0         0\n"
-        ));
-        assert!(boot_clock_is_shifted(
-            "monotonic  0 0\nboottime     86400         0\n"
-        ));
+        assert!(!boot_clock_is_shifted("monotonic  5 0\nboottime           0         0\n"));
+        assert!(boot_clock_is_shifted("monotonic  0 0\nboottime     86400         0\n"));
     }
 
     #[test]

@@ -152,9 +152,8 @@ impl Tx<'_> {
         let next = "UPDATE lockkeeper_store SET counter = counter + 1 \
                     WHERE one = 1 AND boot = ?1 AND version = ?2 RETURNING counter";
         let mut next = self.connection.prepare_cached(next)?;
-        let number: Option<i64> = next
-            .query_row(params![self.boot, schema::VERSION], |row| row.get(0))
-            .optional()?;
+        let number: Option<i64> =
+            next.query_row(params![self.boot, schema::VERSION], |row| row.get(0)).optional()?;
         let Some(number) = number else {
             return Err(self.why_no_number());
         };
@@ -213,9 +212,7 @@ impl Tx<'_> {
     /// Delete a claim.
     pub(crate) fn remove(&mut self, key: &Key, seq: i64) -> Result<()> {
         let remove = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND seq = ?2";
-        self.connection
-            .prepare_cached(remove)?
-            .execute(params![key.as_str(), seq])?;
+        self.connection.prepare_cached(remove)?.execute(params![key.as_str(), seq])?;
         self.touch(key);
         Ok(())
     }
@@ -244,22 +241,16 @@ mod tests {
     const MAX: u32 = u32::MAX;
 
     fn line(claims: &[(bool, u32, u32)]) -> Line {
-        let standings = claims
-            .iter()
-            .zip(1..)
-            .map(|(&(held, weight, capacity), seq)| Standing {
-                seq,
-                id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
-                counter: 0,
-                held,
-                expires: Moment::NEVER,
-                weight,
-                capacity,
-            });
-        Line {
-            standings: standings.collect(),
-            has_expired: false,
-        }
+        let standings = claims.iter().zip(1..).map(|(&(held, weight, capacity), seq)| Standing {
+            seq,
+            id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
+            counter: 0,
+            held,
+            expires: Moment::NEVER,
+            weight,
+            capacity,
+        });
+        Line { standings: standings.collect(), has_expired: false }
     }
 
     /// Who comes in if everybody asks, again and again, in turn.
@@ -276,27 +267,14 @@ mod tests {
 
     #[test]
     fn a_semaphore_admits_until_the_room_is_full() {
-        assert_eq!(
-            admitted(&[(false, 1, 3), (false, 1, 3), (false, 1, 3), (false, 1, 3)]),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            admitted(&[(true, 2, 3), (false, 2, 3), (false, 1, 3)]),
-            [0; 0],
-            "nobody overtakes"
-        );
+        assert_eq!(admitted(&[(false, 1, 3), (false, 1, 3), (false, 1, 3), (false, 1, 3)]), [0, 1, 2]);
+        assert_eq!(admitted(&[(true, 2, 3), (false, 2, 3), (false, 1, 3)]), [0; 0], "nobody overtakes");
     }
 
     #[test]
     fn readers_enter_together_and_a_writer_alone() {
-        assert_eq!(
-            admitted(&[(false, 1, MAX), (false, 1, MAX), (false, MAX, MAX)]),
-            [0, 1]
-        );
-        assert_eq!(
-            admitted(&[(true, 1, MAX), (false, MAX, MAX), (false, 1, MAX)]),
-            [0; 0]
-        );
+        assert_eq!(admitted(&[(false, 1, MAX), (false, 1, MAX), (false, MAX, MAX)]), [0, 1]);
+        assert_eq!(admitted(&[(true, 1, MAX), (false, MAX, MAX), (false, 1, MAX)]), [0; 0]);
         assert_eq!(admitted(&[(false, MAX, MAX), (false, 1, MAX)]), [0]);
     }
 
@@ -305,11 +283,7 @@ mod tests {
         assert_eq!(line(&[(false, 1, 1), (false, 1, 1)]).admit(None), [0]);
         assert_eq!(line(&[(false, MAX, MAX), (false, 1, MAX)]).admit(Some(1)), [0]);
         assert_eq!(line(&[(false, 1, 2), (false, 1, 2)]).admit(None), [0; 0]);
-        assert_eq!(
-            line(&[(false, 1, 2), (false, 1, 2)]).admit(Some(1)),
-            [0; 0],
-            "the head has not asked"
-        );
+        assert_eq!(line(&[(false, 1, 2), (false, 1, 2)]).admit(Some(1)), [0; 0], "the head has not asked");
         assert_eq!(line(&[(true, 1, 2), (false, 1, 2)]).admit(Some(1)), [1]);
     }
 
@@ -317,11 +291,7 @@ mod tests {
     fn where_claims_disagree_the_smallest_capacity_in_the_room_counts() {
         assert_eq!(admitted(&[(true, 1, 1), (false, 1, 5)]), [0; 0]);
         assert_eq!(admitted(&[(true, 1, 5), (false, 1, 1)]), [0; 0]);
-        assert_eq!(
-            admitted(&[(false, 3, 5), (false, 1, 1)]),
-            [0],
-            "those who wait do not shrink the room"
-        );
+        assert_eq!(admitted(&[(false, 3, 5), (false, 1, 1)]), [0], "those who wait do not shrink the room");
     }
 
     #[test]
@@ -335,9 +305,7 @@ mod tests {
         };
         for code in 0..count.pow(4) * 16 {
             let pick = |at: u32| claims[code / 16 / count.pow(at) % count];
-            let all: Vec<_> = (0..4)
-                .map(|at| (code >> at & 1 == 1, pick(at).0, pick(at).1))
-                .collect();
+            let all: Vec<_> = (0..4).map(|at| (code >> at & 1 == 1, pick(at).0, pick(at).1)).collect();
             for asking in [None, Some(0), Some(1), Some(2), Some(3)] {
                 let mut line = line(&all);
                 if !is_valid(&line) {

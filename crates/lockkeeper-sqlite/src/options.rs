@@ -60,11 +60,7 @@ impl SqliteOptions {
             None => (rest, None),
         };
         let mut options = SqliteOptions::new(path_of(url, path)?);
-        for pair in query
-            .into_iter()
-            .flat_map(|it| it.split('&'))
-            .filter(|it| !it.is_empty())
-        {
+        for pair in query.into_iter().flat_map(|it| it.split('&')).filter(|it| !it.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             options.set(key, value)?;
         }
@@ -87,9 +83,7 @@ impl SqliteOptions {
             "busy_wait" => self.busy_wait = span(key, value)?,
             "clean_every" => *self = self.clone().clean_every(span(key, value)?),
             _ => {
-                return Err(Error::invalid(format!(
-                    "an SQLite URL has no key {key:?}; known keys: {KEYS}"
-                )));
+                return Err(Error::invalid(format!("an SQLite URL has no key {key:?}; known keys: {KEYS}")));
             }
         }
         Ok(())
@@ -133,9 +127,7 @@ fn path_of(url: &str, text: &str) -> Result<PathBuf, Error> {
         }
     };
     match text {
-        "" => Err(Error::invalid(format!(
-            "{url:?} names no file; write `sqlite:PATH`"
-        ))),
+        "" => Err(Error::invalid(format!("{url:?} names no file; write `sqlite:PATH`"))),
         ":memory:" => Err(Error::invalid(
             "no other process can see an SQLite database in memory; use the URL `memory:`, or name a file",
         )),
@@ -155,12 +147,8 @@ fn unescaped(text: &str) -> Result<String, Error> {
             continue;
         }
         let (digits, after) = rest.split_at_checked(2).ok_or_else(bad)?;
-        let digits = str::from_utf8(digits)
-            .ok()
-            .filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()));
-        let byte = digits
-            .and_then(|it| u8::from_str_radix(it, 16).ok())
-            .filter(|it| *it != 0);
+        let digits = str::from_utf8(digits).ok().filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()));
+        let byte = digits.and_then(|it| u8::from_str_radix(it, 16).ok()).filter(|it| *it != 0);
         bytes.push(byte.ok_or_else(bad)?);
         rest = after;
     }
@@ -169,9 +157,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
 
 fn span(key: &str, value: &str) -> Result<Duration, Error> {
     humantime::parse_duration(value).map_err(|it| {
-        Error::invalid(format!(
-            "`{key}` cannot be {value:?}: {it}; write a span such as `30s` or `500ms`"
-        ))
+        Error::invalid(format!("`{key}` cannot be {value:?}: {it}; write a span such as `30s` or `500ms`"))
     })
 }
 
@@ -201,10 +187,7 @@ mod tests {
             .busy_wait(Duration::from_secs(5))
             .clean_every(Duration::from_secs(120));
         assert_eq!(options, expected);
-        assert_eq!(
-            SqliteOptions::from_url("sqlite:x?").unwrap(),
-            SqliteOptions::new("x")
-        );
+        assert_eq!(SqliteOptions::from_url("sqlite:x?").unwrap(), SqliteOptions::new("x"));
     }
 
     #[test]
@@ -215,10 +198,7 @@ mod tests {
             ("sqlite:?durability=full", "names no file"),
             ("sqlite://host/x", "names a host"),
             ("sqlite::memory:", "`memory:`"),
-            (
-                "sqlite:x?durabilty=full",
-                "known keys: durability, busy_wait, clean_every",
-            ),
+            ("sqlite:x?durabilty=full", "known keys: durability, busy_wait, clean_every"),
             ("sqlite:x?durability=off", "`full` or `normal`"),
             ("sqlite:x?busy_wait=soon", "such as `30s`"),
             ("sqlite:x?busy_wait", "such as `30s`"),

@@ -114,23 +114,13 @@ mod tests {
 
     #[test]
     fn nobody_spins_for_what_takes_long() {
-        assert_eq!(
-            Pace::default().spin_until(SPIN_MAX * 2, Moment::from_nanos(0)),
-            None
-        );
+        assert_eq!(Pace::default().spin_until(SPIN_MAX * 2, Moment::from_nanos(0)), None);
     }
 
     #[test]
     fn a_spin_ends_when_its_time_is_over() {
         let clock = Clock::boot();
-        assert_eq!(
-            spin(
-                &clock,
-                clock.now().after(Duration::from_micros(50)),
-                || None::<()>
-            ),
-            None
-        );
+        assert_eq!(spin(&clock, clock.now().after(Duration::from_micros(50)), || None::<()>), None);
         assert_eq!(spin(&clock, Moment::NEVER, || Some(1)), Some(1));
     }
 }

@@ -27,9 +27,7 @@ pub struct SqliteBackend {
 
 impl fmt::Debug for SqliteBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteBackend")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        f.debug_struct("SqliteBackend").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -46,9 +44,7 @@ impl SqliteBackend {
         let (told, opened) = oneshot::channel();
         let start = Wire::start(options.clone(), |it| drop(told.send(it)));
         let opened = match start {
-            Ok(()) => opened
-                .await
-                .unwrap_or_else(|_| Err(no_thread("it ended at once"))),
+            Ok(()) => opened.await.unwrap_or_else(|_| Err(no_thread("it ended at once"))),
             Err(error) => Err(no_thread(error)),
         };
         SqliteBackend::of(options, opened)
@@ -62,9 +58,7 @@ impl SqliteBackend {
         let (told, opened) = std::sync::mpsc::channel();
         let start = Wire::start(options.clone(), move |it| drop(told.send(it)));
         let opened = match start {
-            Ok(()) => opened
-                .recv()
-                .unwrap_or_else(|_| Err(no_thread("it ended at once"))),
+            Ok(()) => opened.recv().unwrap_or_else(|_| Err(no_thread("it ended at once"))),
             Err(error) => Err(no_thread(error)),
         };
         SqliteBackend::of(options, opened)
@@ -110,11 +104,7 @@ impl Backend for SqliteBackend {
     }
 
     fn enter(&self, claim: Claim) -> SqlitePlace {
-        SqlitePlace {
-            wire: self.wire.clone(),
-            claim: Arc::new(claim),
-            told: Told::Nothing,
-        }
+        SqlitePlace { wire: self.wire.clone(), claim: Arc::new(claim), told: Told::Nothing }
     }
 }
 
@@ -157,13 +147,7 @@ impl Place for SqlitePlace {
         };
         let (wake, woken) = oneshot::channel();
         let claim = &self.claim;
-        self.wire.watch(Watch::new(
-            claim.key.clone(),
-            claim.id,
-            mood,
-            wake,
-            Clock::boot().now(),
-        ));
+        self.wire.watch(Watch::new(claim.key.clone(), claim.id, mood, wake, Clock::boot().now()));
         if woken.await.is_err() {
             // The thread has ended; the next verb says so. Resolving now would make a busy loop.
             std::future::pending::<()>().await;

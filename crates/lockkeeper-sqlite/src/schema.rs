@@ -63,9 +63,8 @@ fn has_tables(connection: &Connection) -> Result<bool> {
 
 fn boot_of(connection: &Connection) -> Result<String> {
     let read = "SELECT version, boot FROM lockkeeper_store WHERE one = 1";
-    let row: Option<(i64, String)> = connection
-        .query_row(read, [], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
+    let row: Option<(i64, String)> =
+        connection.query_row(read, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     match row {
         Some((VERSION, boot)) => Ok(boot),
         Some((version, _)) => Err(wrong_version(version)),

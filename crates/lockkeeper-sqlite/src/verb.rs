@@ -36,15 +36,13 @@ impl Verb for AskTurn {
         let line = Line::read(look.connection, &self.claim.key, look.now)?;
         let me = line.standings.iter().find(|it| it.id == self.claim.id && it.held);
         // With little time left, writing is better: it extends.
-        Ok(me
-            .filter(|it| self.claim.ttl / 2 <= it.expires - look.now)
-            .map(|me| {
-                Turn::Held(Grant {
-                    counter: me.counter.unsigned_abs(),
-                    valid_for: (me.expires - self.called).min(self.claim.ttl),
-                    wanted: line.is_wanted(),
-                })
-            }))
+        Ok(me.filter(|it| self.claim.ttl / 2 <= it.expires - look.now).map(|me| {
+            Turn::Held(Grant {
+                counter: me.counter.unsigned_abs(),
+                valid_for: (me.expires - self.called).min(self.claim.ttl),
+                wanted: line.is_wanted(),
+            })
+        }))
     }
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Turn> {
@@ -105,17 +103,11 @@ fn answer(tx: &Tx<'_>, claim: &Claim, line: &Line, at: usize) -> Turn {
     let me = &line.standings[at];
     if !me.held {
         return Turn::Wait {
-            recheck: (line.next_expiry(at) - tx.now)
-                .min(claim.ttl / 3)
-                .max(RECHECK_MIN),
+            recheck: (line.next_expiry(at) - tx.now).min(claim.ttl / 3).max(RECHECK_MIN),
             ahead: u64::try_from(at).ok(),
         };
     }
-    Turn::Held(Grant {
-        counter: me.counter.unsigned_abs(),
-        valid_for: claim.ttl,
-        wanted: line.is_wanted(),
-    })
+    Turn::Held(Grant { counter: me.counter.unsigned_abs(), valid_for: claim.ttl, wanted: line.is_wanted() })
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -129,20 +121,13 @@ impl Verb for AskRenew {
     fn run(&self, tx: &mut Tx<'_>) -> Result<Renewal> {
         let claim = &*self.0;
         let mut line = tx.line(&claim.key)?;
-        let me = line
-            .standings
-            .iter()
-            .find(|it| it.id == claim.id && it.held)
-            .copied();
+        let me = line.standings.iter().find(|it| it.id == claim.id && it.held).copied();
         tx.settle(&claim.key, &mut line, None)?;
         let Some(me) = me else {
             return Ok(Renewal::Lost);
         };
         tx.extend(claim, me.seq)?;
-        Ok(Renewal::Held {
-            valid_for: claim.ttl,
-            wanted: line.is_wanted(),
-        })
+        Ok(Renewal::Held { valid_for: claim.ttl, wanted: line.is_wanted() })
     }
 }
 

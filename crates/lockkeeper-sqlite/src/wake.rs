@@ -117,9 +117,7 @@ impl Watch {
 
 fn pause(since_moved: Duration, waiting_before: usize) -> Duration {
     let next = (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX);
-    let factor = u32::try_from(waiting_before)
-        .unwrap_or(u32::MAX)
-        .saturating_add(1);
+    let factor = u32::try_from(waiting_before).unwrap_or(u32::MAX).saturating_add(1);
     next.saturating_mul(factor).min(PAUSE_BEHIND_MAX.max(next))
 }
 

@@ -23,29 +23,19 @@ fn show_tells_who_holds_and_who_waits() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let label = Label::of_this_process().with(Some("payer"), Some("\u{1b}[31m'note"));
-        let (_holder, grant) = hold(
-            &backend,
-            Claim {
-                label: Arc::new(label.clone()),
-                ..room("a", 2, 3)
-            },
-        )
-        .await;
+        let (_holder, grant) =
+            hold(&backend, Claim { label: Arc::new(label.clone()), ..room("a", 2, 3) }).await;
         let mut waiter = backend.enter(room("a", 3, 3));
         waits(waiter.turn().await.unwrap());
         // Another process sees the same.
         let info = fixture.open().await.show(&key("a")).await.unwrap().unwrap();
-        let [holder] = &info.holders[..] else {
-            panic!("{info:?}")
-        };
+        let [holder] = &info.holders[..] else { panic!("{info:?}") };
         assert_eq!(holder.label, label);
         assert_eq!(holder.fence, Some(Fence::of_grant(grant.counter)));
         assert_eq!(holder.weight, 2);
         assert!(holder.since.unwrap() < PATIENCE);
         assert!(Duration::ZERO < holder.valid_for && holder.valid_for <= 10 * SECOND);
-        let [waiter] = &info.waiters[..] else {
-            panic!("{info:?}")
-        };
+        let [waiter] = &info.waiters[..] else { panic!("{info:?}") };
         assert_eq!((waiter.fence, waiter.weight), (None, 3));
         assert_eq!(waiter.label, Label::of_this_process());
         assert_eq!(backend.show(&key("b")).await.unwrap(), None);
@@ -67,9 +57,7 @@ fn list_goes_by_the_bytes_of_the_prefix() {
             listed.iter().map(|it| it.key.to_string()).collect()
         };
         while names("a/").await.len() != 2 {
-            lockkeeper_core::Clock::boot()
-                .sleep(Duration::from_millis(2))
-                .await;
+            lockkeeper_core::Clock::boot().sleep(Duration::from_millis(2)).await;
         }
         assert_eq!(names("").await, ["A/3", "a/1", "a/2", "b%", "b_", "é"]);
         assert_eq!(names("a/").await, ["a/1", "a/2"]);
@@ -113,10 +101,7 @@ fn the_cleaner_removes_what_dead_processes_left() {
         let (mut living, _) = hold(&one, short("living", PATIENCE)).await;
         let mut last = 0;
         for number in 0..600 {
-            last = hold(&two, short(&format!("dead {number}"), SECOND / 100))
-                .await
-                .1
-                .counter;
+            last = hold(&two, short(&format!("dead {number}"), SECOND / 100)).await.1.counter;
         }
         eventually("the dead are gone", || fixture.claims() == 1).await;
         assert!(matches!(living.renew().await.unwrap(), Renewal::Held { .. }));
@@ -130,18 +115,12 @@ fn the_doctor_names_what_endangers_locks() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let findings = backend.doctor().await.unwrap();
-        assert!(
-            findings.iter().all(|it| it.severity == Severity::Fine),
-            "{findings:?}"
-        );
+        assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
         let options = fixture.options().durability(Durability::Normal);
         let weaker = SqliteBackend::open(options).await.unwrap();
         std::fs::set_permissions(fixture.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
         let findings = weaker.doctor().await.unwrap();
-        let warned: Vec<_> = findings
-            .iter()
-            .filter(|it| it.severity == Severity::Warning)
-            .collect();
+        let warned: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Warning).collect();
         assert_eq!(warned.len(), 2, "{findings:?}");
         assert!(warned[0].what.contains("durability is normal"));
         assert!(warned[1].what.contains("666"));

@@ -65,11 +65,7 @@ fn the_leaver_lets_the_next_one_in() {
         let grant = held(next.turn().await.unwrap());
         assert!(Duration::ZERO < grant.valid_for && grant.valid_for <= 10 * SECOND);
         let counter = grant.counter;
-        assert_eq!(
-            held(next.turn().await.unwrap()).counter,
-            counter,
-            "asking again gives the same"
-        );
+        assert_eq!(held(next.turn().await.unwrap()).counter, counter, "asking again gives the same");
     });
 }
 
@@ -111,18 +107,11 @@ fn renewing_extends_but_never_acquires() {
         let backend = fixture.open().await;
         let (mut holder, _) = hold(&backend, claim("a")).await;
         let mut next = backend.enter(claim("a"));
-        assert_eq!(
-            next.renew().await.unwrap(),
-            Renewal::Lost,
-            "it is not even in line"
-        );
+        assert_eq!(next.renew().await.unwrap(), Renewal::Lost, "it is not even in line");
         waits(next.turn().await.unwrap());
         assert_eq!(next.renew().await.unwrap(), Renewal::Lost);
         let before = fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0");
-        let renewed = Renewal::Held {
-            valid_for: 10 * SECOND,
-            wanted: true,
-        };
+        let renewed = Renewal::Held { valid_for: 10 * SECOND, wanted: true };
         assert_eq!(holder.renew().await.unwrap(), renewed);
         assert!(before < fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0"));
         holder.leave().await.unwrap();
@@ -143,11 +132,7 @@ fn what_is_not_renewed_expires_and_stays_lost() {
         assert_eq!(dead.renew().await.unwrap(), Renewal::Lost);
         assert_eq!(dead.renew().await.unwrap(), Renewal::Lost);
         dead.leave().await.unwrap();
-        assert_eq!(
-            held(next.turn().await.unwrap()).counter,
-            grant.counter,
-            "a late leave harms nobody"
-        );
+        assert_eq!(held(next.turn().await.unwrap()).counter, grant.counter, "a late leave harms nobody");
     });
 }
 
@@ -179,11 +164,7 @@ fn a_semaphore_never_holds_more_than_its_capacity_and_nobody_overtakes() {
         let mut light = backend.enter(room("s", 1, 3));
         assert_eq!(waits(light.turn().await.unwrap()), 3);
         first.leave().await.unwrap();
-        assert_eq!(
-            waits(light.turn().await.unwrap()),
-            2,
-            "the heavy one stands before it"
-        );
+        assert_eq!(waits(light.turn().await.unwrap()), 2, "the heavy one stands before it");
         held(heavy.turn().await.unwrap());
         heavy.leave().await.unwrap();
         held(light.turn().await.unwrap());
@@ -325,19 +306,12 @@ fn names_that_differ_never_share_a_lock() {
             places.push(hold(&backend, claim(name)).await);
         }
         for name in names {
-            assert_eq!(
-                waits(backend.enter(impatient(name)).turn().await.unwrap()),
-                1,
-                "{name:?}"
-            );
+            assert_eq!(waits(backend.enter(impatient(name)).turn().await.unwrap()), 1, "{name:?}");
         }
         let listed = backend.list("").await.unwrap();
         let mut sorted = names.to_vec();
         sorted.sort_unstable();
-        assert_eq!(
-            listed.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(),
-            sorted
-        );
+        assert_eq!(listed.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(), sorted);
     });
 }
 

@@ -33,9 +33,7 @@ fn the_first_use_makes_the_folder_the_file_and_its_tables() {
         let path = fixture.folder.path().join("deep/er/what?%.db");
         let url = format!("sqlite:{}/deep/er/what%3F%25.db", fixture.folder.path().display());
         for _ in 0..2 {
-            let backend = SqliteBackend::open(SqliteOptions::from_url(&url).unwrap())
-                .await
-                .unwrap();
+            let backend = SqliteBackend::open(SqliteOptions::from_url(&url).unwrap()).await.unwrap();
             hold(&backend, claim("a")).await.0.leave().await.unwrap();
         }
         assert!(path.is_file());
@@ -61,11 +59,7 @@ fn a_file_that_is_no_database_is_left_as_it_was() {
         let fixture = Fixture::new();
         let text = "this is somebody's diary\n".repeat(500);
         fs::write(fixture.path(), &text).unwrap();
-        assert_says(
-            &refused(fixture.options()).await,
-            &fixture.path(),
-            "not an SQLite database",
-        );
+        assert_says(&refused(fixture.options()).await, &fixture.path(), "not an SQLite database");
         assert_eq!(fs::read_to_string(fixture.path()).unwrap(), text);
     });
 }
@@ -75,10 +69,7 @@ fn a_damaged_file_gives_faults_and_no_panic() {
     run(async {
         let fixture = Fixture::new();
         drop(hold(&fixture.open().await, claim("a")).await);
-        eventually("the file is closed", || {
-            !fixture.folder.path().join("locks.db-wal").exists()
-        })
-        .await;
+        eventually("the file is closed", || !fixture.folder.path().join("locks.db-wal").exists()).await;
         let mut bytes = fs::read(fixture.path()).unwrap();
         bytes[4096..].fill(0xa5);
         fs::write(fixture.path(), bytes).unwrap();
@@ -160,19 +151,11 @@ fn a_file_that_is_replaced_while_in_use_is_followed() {
         for suffix in ["", "-wal", "-shm"] {
             fs::remove_file(format!("{}{suffix}", fixture.path().display())).unwrap();
         }
-        assert_eq!(
-            place.renew().await.unwrap(),
-            Renewal::Lost,
-            "the lock went with the file"
-        );
+        assert_eq!(place.renew().await.unwrap(), Renewal::Lost, "the lock went with the file");
         let other = fixture.open().await;
         let (_place, next) = hold(&other, claim("a")).await;
         assert!(grant.counter < next.counter, "fences go on in a new file");
-        assert_eq!(
-            waits(backend.enter(claim("a")).turn().await.unwrap()),
-            1,
-            "both use the same file again"
-        );
+        assert_eq!(waits(backend.enter(claim("a")).turn().await.unwrap()), 1, "both use the same file again");
     });
 }
 
@@ -187,14 +170,8 @@ fn as_ordinary_user(test: &str, fixture: &Fixture, path: &Path) {
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         command = std::process::Command::new(copy);
-        command
-            .args(arguments)
-            .env("LOCKKEEPER_TEST_CHILD", path)
-            .uid(65534)
-            .gid(65534);
-        command
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped());
+        command.args(arguments).env("LOCKKEEPER_TEST_CHILD", path).uid(65534).gid(65534);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     }
     join(vec![command.current_dir("/").spawn().unwrap()]);
 }
@@ -203,22 +180,14 @@ fn as_ordinary_user(test: &str, fixture: &Fixture, path: &Path) {
 fn a_read_only_folder_is_named_as_the_reason() {
     if let Some(path) = role() {
         return run(async {
-            assert_says(
-                &refused(SqliteOptions::new(&path)).await,
-                &path,
-                "allow this user",
-            );
+            assert_says(&refused(SqliteOptions::new(&path)).await, &path, "allow this user");
         });
     }
     let fixture = Fixture::new();
     let folder = fixture.folder.path().join("closed");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    as_ordinary_user(
-        "a_read_only_folder_is_named_as_the_reason",
-        &fixture,
-        &folder.join("locks.db"),
-    );
+    as_ordinary_user("a_read_only_folder_is_named_as_the_reason", &fixture, &folder.join("locks.db"));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
@@ -226,11 +195,7 @@ fn a_read_only_folder_is_named_as_the_reason() {
 fn a_file_in_a_read_only_folder_is_refused_too() {
     if let Some(path) = role() {
         return run(async {
-            assert_says(
-                &refused(SqliteOptions::new(&path)).await,
-                &path,
-                "allow this user",
-            );
+            assert_says(&refused(SqliteOptions::new(&path)).await, &path, "allow this user");
         });
     }
     let fixture = Fixture::new();
@@ -257,22 +222,14 @@ fn a_folder_that_cannot_be_made_is_named() {
     let folder = fixture.folder.path().join("closed");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    as_ordinary_user(
-        "a_folder_that_cannot_be_made_is_named",
-        &fixture,
-        &folder.join("new/locks.db"),
-    );
+    as_ordinary_user("a_folder_that_cannot_be_made_is_named", &fixture, &folder.join("new/locks.db"));
 }
 
 #[test]
 fn an_unreadable_or_unwritable_file_is_refused() {
     if let Some(path) = role() {
         return run(async {
-            assert_says(
-                &refused(SqliteOptions::new(&path)).await,
-                &path,
-                "allow this user",
-            );
+            assert_says(&refused(SqliteOptions::new(&path)).await, &path, "allow this user");
         });
     }
     let fixture = Fixture::new();

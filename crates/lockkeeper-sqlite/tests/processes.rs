@@ -33,12 +33,7 @@ async fn until_held(backend: &SqliteBackend, key: &str) {
 
 async fn until_waiting(backend: &SqliteBackend, key: &str, count: usize) {
     let key = Key::new(key).unwrap();
-    while backend
-        .show(&key)
-        .await
-        .unwrap()
-        .is_none_or(|it| it.waiters.len() != count)
-    {
+    while backend.show(&key).await.unwrap().is_none_or(|it| it.waiters.len() != count) {
         Clock::boot().sleep(Duration::from_millis(2)).await;
     }
 }
@@ -93,12 +88,7 @@ fn sixty_four_processes_open_a_fresh_file_at_once_and_never_find_it_locked() {
     }
     let fixture = Fixture::new();
     let test = "sixty_four_processes_open_a_fresh_file_at_once_and_never_find_it_locked";
-    let start = || {
-        child_command(test, &fixture.path())
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
+    let start = || child_command(test, &fixture.path()).stdin(Stdio::piped()).spawn().unwrap();
     let mut children: Vec<_> = (0..64).map(|_| start()).collect();
     let inputs: Vec<_> = children.iter_mut().map(|it| it.stdin.take()).collect();
     drop(inputs);
@@ -154,9 +144,7 @@ fn a_killed_holder_is_replaced_after_its_ttl_and_not_before() {
         let mut child = child_command(test, &fixture.path()).spawn().unwrap();
         until_held(&backend, "a").await;
         let expires = u64::try_from(fixture.number("SELECT expires FROM lockkeeper_claim")).unwrap();
-        let counter = fixture
-            .number("SELECT counter FROM lockkeeper_claim")
-            .unsigned_abs();
+        let counter = fixture.number("SELECT counter FROM lockkeeper_claim").unsigned_abs();
         child.kill().unwrap();
         child.wait().unwrap();
         let grant = acquire(&mut backend.enter(claim("a"))).await;
@@ -180,10 +168,7 @@ fn a_stopped_holder_learns_on_waking_that_it_lost_the_lock() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let test = "a_stopped_holder_learns_on_waking_that_it_lost_the_lock";
-        let mut child = child_command(test, &fixture.path())
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = child_command(test, &fixture.path()).stdin(Stdio::piped()).spawn().unwrap();
         until_held(&backend, "a").await;
         kill_process(pid(&child), Signal::STOP).unwrap();
         let mut next = backend.enter(claim("a"));
@@ -211,11 +196,7 @@ fn a_lock_passes_between_processes_by_looking_alone() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let (mut holder, _) = hold(&backend, short("a", PATIENCE)).await;
-        let child = children(
-            1,
-            "a_lock_passes_between_processes_by_looking_alone",
-            &fixture.path(),
-        );
+        let child = children(1, "a_lock_passes_between_processes_by_looking_alone", &fixture.path());
         until_waiting(&backend, "a", 1).await;
         holder.leave().await.unwrap();
         join(child);
@@ -227,10 +208,7 @@ fn the_thread_ends_with_the_backend_and_its_places() {
     fn threads() -> usize {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let name = |it: std::io::Result<fs::DirEntry>| fs::read_to_string(it.ok()?.path().join("comm")).ok();
-        tasks
-            .filter_map(name)
-            .filter(|it| it.trim() == "lockkeeper-sql")
-            .count()
+        tasks.filter_map(name).filter(|it| it.trim() == "lockkeeper-sql").count()
     }
     if let Some(path) = role() {
         return run(async {
@@ -248,10 +226,6 @@ fn the_thread_ends_with_the_backend_and_its_places() {
         });
     }
     let fixture = Fixture::new();
-    join(children(
-        1,
-        "the_thread_ends_with_the_backend_and_its_places",
-        &fixture.path(),
-    ));
+    join(children(1, "the_thread_ends_with_the_backend_and_its_places", &fixture.path()));
     assert!(!fixture.folder.path().join("locks.db-wal").exists() || fixture.claims() == 0);
 }

@@ -23,11 +23,7 @@ fn claim(key: &str) -> Arc<Claim> {
 }
 
 fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
-    AskTurn {
-        claim: claim.clone(),
-        called: Clock::boot().now(),
-        waits: false,
-    }
+    AskTurn { claim: claim.clone(), called: Clock::boot().now(), waits: false }
 }
 
 /// A thread that is not yet running, so that requests can wait for it together.
@@ -35,30 +31,18 @@ fn wire(file: File) -> (Wire, Thread) {
     let (sender, requests) = mpsc::channel();
     let paces = Arc::<Paces>::default();
     let thread = Thread::new(file, requests, paces.clone());
-    (
-        Wire {
-            requests: sender,
-            paces,
-        },
-        thread,
-    )
+    (Wire { requests: sender, paces }, thread)
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap()
-        .block_on(future)
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 /// How many transactions the write-ahead log holds: a commit marks its last frame with the file's size.
 fn commits(path: &Path) -> usize {
     let log = std::fs::read(path.with_file_name("locks.db-wal")).unwrap();
     let page = usize::try_from(u32::from_be_bytes(log[8..12].try_into().unwrap())).unwrap();
-    log[32..]
-        .chunks_exact(24 + page)
-        .filter(|frame| frame[4..8] != [0; 4])
-        .count()
+    log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count()
 }
 
 #[test]
@@ -91,10 +75,7 @@ fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
     let (wire, thread) = wire(file);
     let good = claim("good");
-    let bad = Arc::new(Claim {
-        weight: 2,
-        ..(*claim("bad")).clone()
-    });
+    let bad = Arc::new(Claim { weight: 2, ..(*claim("bad")).clone() });
     let mut cx = Context::from_waker(Waker::noop());
     let mut turns: Vec<_> = [&good, &bad].map(|it| Box::pin(wire.ask(ask_turn(it)))).into();
     for turn in &mut turns {
@@ -113,9 +94,7 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let file = File::open(SqliteOptions::new(&path)).unwrap();
-    file.connection()
-        .query_row("PRAGMA max_page_count = 20", [], |_| Ok(()))
-        .unwrap();
+    file.connection().query_row("PRAGMA max_page_count = 20", [], |_| Ok(())).unwrap();
     let (wire, thread) = wire(file);
     let server = std::thread::spawn(move || thread.serve());
     let mut claims = Vec::new();
@@ -132,22 +111,13 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     assert!(fault.to_string().contains("disk is full"), "{fault}");
     // Those who hold keep what they have, and can go on and give it up.
     for claim in &claims {
-        assert!(matches!(
-            block_on(wire.ask(AskRenew(claim.clone()))).unwrap(),
-            Renewal::Held { .. }
-        ));
+        assert!(matches!(block_on(wire.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
     }
     for claim in &claims {
         block_on(wire.ask(AskLeave(claim.clone()))).unwrap();
     }
-    assert!(matches!(
-        block_on(wire.ask(ask_turn(&claims[0]))).unwrap(),
-        Turn::Held(_)
-    ));
+    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap(), Turn::Held(_)));
     drop(wire);
     server.join().unwrap();
-    assert!(
-        !path.with_file_name("locks.db-wal").exists(),
-        "the last one closes the log"
-    );
+    assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
 }

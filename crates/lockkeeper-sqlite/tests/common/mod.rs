@@ -1,9 +1,5 @@
 //! What the tests of this crate share: claims, a small driver of places, and children that are this same test.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "each test uses its own part, and may fail loudly"
-)]
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses its own part, and may fail loudly")]
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -22,15 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, future)
-            .await
-            .expect("the test hangs")
-    })
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("the test hangs") })
 }
 
 pub(crate) struct Fixture {
@@ -39,9 +28,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        Fixture {
-            folder: tempfile::tempdir().unwrap(),
-        }
+        Fixture { folder: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -85,11 +72,7 @@ pub(crate) fn claim(key: &str) -> Claim {
 }
 
 pub(crate) fn room(key: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        weight,
-        capacity,
-        ..claim(key)
-    }
+    Claim { weight, capacity, ..claim(key) }
 }
 
 pub(crate) fn short(key: &str, ttl: Duration) -> Claim {
@@ -97,10 +80,7 @@ pub(crate) fn short(key: &str, ttl: Duration) -> Claim {
 }
 
 pub(crate) fn impatient(key: &str) -> Claim {
-    Claim {
-        patient: false,
-        ..claim(key)
-    }
+    Claim { patient: false, ..claim(key) }
 }
 
 pub(crate) fn held(turn: Turn) -> Grant {
@@ -157,9 +137,7 @@ pub(crate) fn child_command(test: &str, path: &Path) -> Command {
 }
 
 pub(crate) fn children(count: usize, test: &str, path: &Path) -> Vec<Child> {
-    (0..count)
-        .map(|_| child_command(test, path).spawn().unwrap())
-        .collect()
+    (0..count).map(|_| child_command(test, path).spawn().unwrap()).collect()
 }
 
 /// Wait for children; all must succeed. Answers what they said.
