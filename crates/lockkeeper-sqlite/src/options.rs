@@ -38,7 +38,7 @@ impl SqliteOptions {
             path: path.into(),
             durability: Durability::Full,
             busy_wait: Duration::from_secs(30),
-            clean_every: Duration::from_secs(60),
+            clean_every: Duration::from_mins(1),
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let expected = SqliteOptions::new("x")
             .durability(Durability::Normal)
             .busy_wait(Duration::from_secs(5))
-            .clean_every(Duration::from_secs(120));
+            .clean_every(Duration::from_mins(2));
         assert_eq!(options, expected);
         assert_eq!(SqliteOptions::from_url("sqlite:x?").unwrap(), SqliteOptions::new("x"));
     }

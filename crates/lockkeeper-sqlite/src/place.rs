@@ -99,7 +99,7 @@ impl Backend for SqliteBackend {
             reach: Reach::Host,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 

@@ -14,7 +14,7 @@ fn claim(key: &str) -> Arc<Claim> {
     Arc::new(Claim {
         key: Key::new(key).unwrap(),
         id: ClaimId::random().unwrap(),
-        ttl: Duration::from_secs(60),
+        ttl: Duration::from_mins(1),
         weight: 1,
         capacity: 1,
         patient: true,
