@@ -321,7 +321,7 @@ impl Place for ToyPlace {
         Ok(())
     }
 
-    fn turn_at_once(&mut self) -> Option<Turn> {
+    fn turn_at_once(&mut self, _now: Moment) -> Option<Turn> {
         if self.toy.is(Flaw::AnswersAtOnceLie) {
             let (counter, valid_for, wanted) = (1, self.claim.ttl, false);
             return Some(Turn::Held(Grant { counter, valid_for, wanted }));
