@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::fault::{Result, Trouble};
-use crate::file::{File, retry};
+use crate::file::File;
 use crate::line::Tx;
 use crate::options::SqliteOptions;
 use crate::pace::{Pace, Usual, spin};
@@ -284,8 +284,7 @@ impl Thread {
     fn look(&mut self, works: Vec<Box<dyn Work>>) -> Vec<Box<dyn Work>> {
         let mut rest = Vec::with_capacity(works.len());
         for mut work in works {
-            let looked = retry(self.file.busy_wait(), || work.look(&self.file.look(self.clock.now())));
-            match looked {
+            match self.file.look(|look| work.look(look)) {
                 Ok(true) => {}
                 Ok(false) => rest.push(work),
                 Err(trouble) => work.fail(&trouble),

@@ -59,8 +59,12 @@ impl File {
         self.options.busy_wait
     }
 
-    pub(crate) fn look(&self, now: Moment) -> Look<'_> {
-        Look { connection: &self.connection, options: &self.options, now }
+    /// Look at the file, again if another process was in the way.
+    pub(crate) fn look<T>(&mut self, mut what: impl FnMut(&Look<'_>) -> Result<T>) -> Result<T> {
+        let File { connection, options, pauses, .. } = self;
+        let clock = Clock::boot();
+        let deadline = clock.now().after(options.busy_wait);
+        pauses.retry(deadline, || what(&Look { connection, options, now: clock.now() }))
     }
 
     pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
@@ -253,9 +257,4 @@ impl Pauses {
         let part = u32::try_from(self.0 >> 40).unwrap_or(0);
         least + (most.saturating_sub(least) / (1 << 12)) * (part >> 12)
     }
-}
-
-/// Repeat a look that another process was in the way of.
-pub(crate) fn retry<T>(busy_wait: Duration, what: impl FnMut() -> Result<T>) -> Result<T> {
-    Pauses::new().retry(Clock::boot().now().after(busy_wait), what)
 }

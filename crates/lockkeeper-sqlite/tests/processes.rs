@@ -227,5 +227,4 @@ fn the_thread_ends_with_the_backend_and_its_places() {
     }
     let fixture = Fixture::new();
     join(children(1, "the_thread_ends_with_the_backend_and_its_places", &fixture.path()));
-    assert!(!fixture.folder.path().join("locks.db-wal").exists() || fixture.claims() == 0);
 }
