@@ -141,7 +141,7 @@ fn visit(engine: &Arc<Engine>, now: Moment) -> Moment {
 }
 
 fn loss(held: &Held, now: Moment) -> Option<LostReason> {
-    if held.tenure.valid_until() <= now {
+    if !held.tenure.is_valid(now) {
         return Some(LostReason::Expired);
     }
     (held.hold_until <= now).then_some(LostReason::MaxHold)
@@ -155,6 +155,10 @@ async fn renew(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
     let asked_at = engine.clock.now();
     let (place, answer) = place.renew_dyn().await;
     match answer {
+        // Confirmed too late: who looked since then was told that the lock is gone, and so it is.
+        Ok(Renewal::Held { .. }) if !tenure.is_valid(engine.clock.now()) => {
+            engine.lose(tenure, LostReason::Expired);
+        }
         Ok(Renewal::Held { valid_for, wanted }) => {
             let valid_until = engine.deadline(asked_at, valid_for);
             tenure.extend(asked_at, valid_until, wanted);
