@@ -14,5 +14,9 @@ fn main() -> ExitCode {
         rows.extend(in_process::run());
     }
     report::print(&rows);
-    if rows.iter().all(report::Row::within) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if rows.iter().all(report::Row::within) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -21,18 +21,8 @@ use crate::help;
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
-    /// Where the locks live: `sqlite:PATH`, or another store this program was built with
-    ///
-    /// Without it: an `SQLite` file in your state folder, `$XDG_STATE_HOME/lockkeeper/locks.db` or
-    /// `~/.local/state/lockkeeper/locks.db`. A URL with a password belongs into the environment variable:
-    /// every user of the machine can read command lines.
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "LOCKKEEPER_URL",
-        hide_env_values = true
-    )]
+    /// Where the locks live, for example `sqlite:PATH` [default: a file in your state folder]
+    #[arg(long, global = true, value_name = "URL", env = "LOCKKEEPER_URL", hide_env_values = true, long_help = help::URL)]
     pub(crate) url: Option<String>,
 
     #[command(subcommand)]

@@ -1,5 +1,11 @@
 //! The parts of `--help` that teach: examples, exit codes, what the command sees.
 
+pub(crate) const URL: &str = "\
+Where the locks live: `sqlite:PATH`, or another store that this program was built with.
+Without it: the file $XDG_STATE_HOME/lockkeeper/locks.db or, if that variable is not set,
+~/.local/state/lockkeeper/locks.db. A URL with a password belongs into the environment
+variable: every user of a machine can read command lines";
+
 pub(crate) const MAIN: &str = "\
 Examples:
   lockkeeper run nightly-report -- ./report.sh        wait for the lock, then run

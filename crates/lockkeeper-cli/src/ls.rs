@@ -61,7 +61,7 @@ fn row(lock: &LockInfo, holder: Option<&Occupant>) -> [String; 7] {
     [
         text::cell(lock.key.as_str()),
         of_holder(&view::who),
-        of_holder(&|it| shortened(&view::note(it))),
+        of_holder(&|it| view::note(it).map_or_else(|| "-".into(), |it| shortened(&it))),
         of_holder(&view::since),
         of_holder(&|it| it.fence.map_or_else(|| "?".to_owned(), |it| it.to_string())),
         of_holder(&|it| span(it.valid_for)),

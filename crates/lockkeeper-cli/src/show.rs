@@ -40,17 +40,18 @@ fn in_words(info: &LockInfo) -> String {
     for it in &info.holders {
         let fence = it.fence.map_or_else(|| "?".to_owned(), |it| it.to_string());
         let _ = writeln!(out, "holder:     {}", view::who(it));
-        let _ = writeln!(out, "  note:     {}", view::note(it));
+        let _ = writeln!(
+            out,
+            "  note:     {}",
+            view::note(it).unwrap_or_else(|| "-".into())
+        );
         let _ = writeln!(out, "  held for: {}", view::since(it));
         let _ = writeln!(out, "  fence:    {fence}");
         let _ = writeln!(out, "  valid:    {}{}", span(it.valid_for), weight(it));
     }
     let _ = writeln!(out, "waiters:    {}", info.waiters.len());
     for (position, it) in (1..).zip(&info.waiters) {
-        let note = match view::note(it) {
-            note if note.is_empty() => note,
-            note => format!(" ({note})"),
-        };
+        let note = view::note(it).map(|it| format!(" ({it})")).unwrap_or_default();
         let (who, since, valid) = (view::who(it), view::since(it), span(it.valid_for));
         let _ = writeln!(
             out,
@@ -58,7 +59,7 @@ fn in_words(info: &LockInfo) -> String {
             weight(it)
         );
     }
-    out.lines().map(|it| format!("{}\n", it.trim_end())).collect()
+    out
 }
 
 /// Said only where it is not a plain mutex.

@@ -32,7 +32,7 @@ impl Target {
 
     /// The URL, fit to print.
     pub(crate) fn shown(&self) -> String {
-        text::plain(&text::without_secrets(&self.url))
+        text::plain(&text::url_without_secrets(&self.url))
     }
 
     /// Open it.

@@ -105,6 +105,11 @@ pub(crate) fn without_secrets(text: &str) -> String {
         .collect()
 }
 
+/// A whole URL without its password, which may hold blanks that nobody escaped.
+pub(crate) fn url_without_secrets(url: &str) -> String {
+    without_secret_values(&without_userinfo(url))
+}
+
 /// Everything up to the last `@`, because a password may hold an `@` or a `/` that nobody escaped.
 fn without_userinfo(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else {

@@ -105,9 +105,9 @@ pub(crate) fn who(it: &Occupant) -> String {
     out
 }
 
-/// The note, fit to print, or nothing.
-pub(crate) fn note(it: &Occupant) -> String {
-    it.label.note.as_deref().map(text::cell).unwrap_or_default()
+/// The note, fit to print, if there is one.
+pub(crate) fn note(it: &Occupant) -> Option<String> {
+    it.label.note.as_deref().map(text::cell)
 }
 
 /// How long, or a question mark where the store does not know.

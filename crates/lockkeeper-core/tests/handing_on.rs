@@ -70,7 +70,11 @@ async fn an_outsider_that_comes_in_the_middle_of_a_tenure_is_noticed_and_served(
         tokio::task::yield_now().await;
     }
     // Callers of this process would keep the lock for ever if nobody asked who waits outside.
-    let outsider = there.lock("k").wait_at_most(Duration::from_secs(60)).await.unwrap();
+    let outsider = there
+        .lock("k")
+        .wait_at_most(Duration::from_secs(60))
+        .await
+        .unwrap();
     assert!(outsider.is_valid());
     never_idle.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -101,7 +105,10 @@ async fn with_two_busy_processes_both_are_served_in_turn() {
         task.await.unwrap();
     }
     let log = log.lock().unwrap();
-    assert!(log.windows(2).all(|it| it[0].1 < it[1].1), "fences grow across processes");
+    assert!(
+        log.windows(2).all(|it| it[0].1 < it[1].1),
+        "fences grow across processes"
+    );
     // While both wait, no process serves more than 1 + 4 of its callers in a row.
     let contended = &log[..log.iter().rposition(|it| it.0 != log[79].0).unwrap()];
     let mut longest = 0;

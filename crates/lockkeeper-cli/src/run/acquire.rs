@@ -107,7 +107,7 @@ async fn tell_later(inspect: &dyn DynInspect, key: &Key) {
             None => output::say(&format!("waiting for {name}")),
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn busy(inspect: &dyn DynInspect, key: &Key, why: &str) -> Failure {

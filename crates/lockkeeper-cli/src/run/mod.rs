@@ -87,7 +87,7 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
             terminal.give_at_start(job.group());
         }
         let watch = Watch::new(guard, args, fault, &job, warden, terminal.as_mut());
-        watch.held_since(acquired_at).to_the_end(signals).await
+        watch.held_since(acquired_at).until_the_end(signals).await
     }
     .await;
     if !matches!(ended, Ok(None)) {
@@ -96,17 +96,27 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
     }
     // In this order: the warden must not outlive the group it may kill, and the group keeps its number
     // until its leader is reaped.
-    if let Some(warden) = warden {
+    if let Some(warden) = &mut warden {
         warden.dismiss();
     }
     if let Some(terminal) = &mut terminal {
         terminal.take_back();
     }
-    if let Ok(None) = ended {
-        return job.reap().map(Ending::Ended);
+    let ended = match ended {
+        Ok(None) => job.reap().map(Ending::Ended),
+        Ok(Some(reason)) => {
+            job.see_off().await;
+            Ok(Ending::Stopped(reason))
+        }
+        Err(failure) => {
+            job.see_off().await;
+            Err(failure)
+        }
+    };
+    if let Some(warden) = warden {
+        warden.reap();
     }
-    job.see_off().await;
-    ended.map(|it| it.map_or(Ending::Ended(0), Ending::Stopped))
+    ended
 }
 
 /// What it all comes to.

@@ -7,7 +7,8 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
-use std::process::{Child, ChildStdin, Stdio};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use lockkeeper::spi::{Clock, Moment};
@@ -28,7 +29,9 @@ pub(crate) struct Warden {
     group: Pid,
     line: ChildStdin,
     told: Moment,
-    _process: Child,
+    /// Closed when it ends.
+    life: ChildStdout,
+    process: Child,
 }
 
 impl Warden {
@@ -45,17 +48,18 @@ impl Warden {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        let (Some(line), Some(mut ready)) = (process.stdin.take(), process.stdout.take()) else {
+        let (Some(line), Some(mut life)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(failed(io::Error::other("it has no pipes")));
         };
-        ready.read_exact(&mut [0]).map_err(failed)?;
+        life.read_exact(&mut [0]).map_err(failed)?;
         // A warden that does not read must not hold us up.
         rustix::io::ioctl_fionbio(&line, true).map_err(|it| failed(it.into()))?;
         Ok(Warden {
             group,
             line,
             told: GOODBYE,
-            _process: process,
+            life,
+            process,
         })
     }
 
@@ -77,9 +81,16 @@ impl Warden {
         Ok(())
     }
 
-    /// Tell it that it is no longer needed. It ends by itself, and is reaped when we end.
-    pub(crate) fn dismiss(mut self) {
+    /// Tell it that it is no longer needed.
+    pub(crate) fn dismiss(&mut self) {
         let _ = self.send(GOODBYE);
+    }
+
+    /// See it go, so that no zombie is left where nobody reaps them. One that somebody stopped is left behind.
+    pub(crate) fn reap(mut self) {
+        if let Ok(true) = readable(&self.life, NAP_MAX) {
+            let _ = self.process.wait();
+        }
     }
 
     fn send(&mut self, moment: Moment) -> io::Result<()> {
@@ -131,23 +142,25 @@ fn must_kill() -> bool {
 const NAP_MAX: Duration = Duration::from_secs(1);
 
 /// What lockkeeper says within this time. It is read without a buffer: what lies in one would not wake `poll`.
-fn next_word(span: Duration) -> io::Result<Option<Moment>> {
-    let span = span.min(NAP_MAX);
+fn next_word(span: Duration) -> rustix::io::Result<Option<Moment>> {
+    let (stdin, mut word) = (io::stdin(), [0; 8]);
+    if !readable(&stdin, span.min(NAP_MAX))? {
+        return Ok(None);
+    }
+    match rustix::io::read(&stdin, &mut word)? {
+        8 => Ok(Some(Moment::from_nanos(u64::from_le_bytes(word)))),
+        _ => Err(rustix::io::Errno::PIPE),
+    }
+}
+
+/// Whether there is something to read, or the end of it, within this time.
+fn readable(from: impl AsFd, span: Duration) -> rustix::io::Result<bool> {
     let timeout = Timespec {
-        tv_sec: i64::try_from(span.as_secs()).unwrap_or(1),
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: span.subsec_nanos().into(),
     };
-    let stdin = io::stdin();
-    match rustix::event::poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)) {
-        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
-        Ok(_) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut word = [0; 8];
-    match rustix::io::read(&stdin, &mut word) {
-        Ok(8) => Ok(Some(Moment::from_nanos(u64::from_le_bytes(word)))),
-        Err(rustix::io::Errno::INTR) => Ok(None),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(error) => Err(error.into()),
+    match rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&timeout)) {
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        answer => answer.map(|it| it > 0),
     }
 }

@@ -87,7 +87,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Let the command run, and see it to its end: by itself (`None`), or because the lock ended.
-    pub(crate) async fn to_the_end(mut self, signals: &mut Signals) -> Result<Option<LostReason>> {
+    pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> Result<Option<LostReason>> {
         let mut lost = self.guard.lost();
         let mut wake_at = self.step()?;
         if matches!(self.phase, Phase::Running) {
