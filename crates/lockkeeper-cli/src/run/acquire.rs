@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use lockkeeper::spi::{Clock, DynInspect};
-use lockkeeper::{Error, Guard, Key, LockRequest, Locker, Owner};
+use lockkeeper::{Error, Guard, Key, Label, LockRequest, Locker, Owner};
 
 use crate::args::Run;
 use crate::exit::{self, Failure, Result};
@@ -48,17 +48,18 @@ pub(crate) async fn acquire(
             }
         }
     };
-    match asked {
-        Ok(Ok(Some(guard))) => Ok(Acquired::Guard(guard)),
-        Ok(Ok(None)) => Err(busy(inspect, key, "somebody else holds it or waits for it").await),
-        Ok(Err(error @ Error::TimedOut { .. })) => Err(busy(inspect, key, &error.to_string()).await),
-        Ok(Err(error)) => Err(error.into()),
-        Err(signal) => {
-            // Those behind us need not wait for our ttl. If the store does not answer, they do.
-            let _ = locker.shutdown(LEAVE_MAX).await;
-            Ok(Acquired::Interrupted(signal.as_raw()))
+    let ended = match asked {
+        Ok(Ok(Some(guard))) => return Ok(Acquired::Guard(guard)),
+        Ok(Ok(None)) => Err(busy(inspect, key, "at once").await),
+        Ok(Err(Error::TimedOut { waited, .. })) => {
+            Err(busy(inspect, key, &format!("within {}", output::span(waited))).await)
         }
-    }
+        Ok(Err(error)) => Err(error.into()),
+        Err(signal) => Ok(Acquired::Interrupted(signal.as_raw())),
+    };
+    // Whoever stands behind us in line need not wait for our ttl. If the store does not answer, they must.
+    let _ = locker.shutdown(LEAVE_MAX).await;
+    ended
 }
 
 async fn ask(request: LockRequest, attempt: bool) -> lockkeeper::Result<Option<Guard>> {
@@ -70,10 +71,10 @@ async fn ask(request: LockRequest, attempt: bool) -> lockkeeper::Result<Option<G
 }
 
 fn request(locker: &Locker, key: &Key, args: &Run) -> LockRequest {
-    let mut request = locker.lock_key(Ok(key.clone())).ttl(args.ttl);
-    if let Some(user) = user() {
-        request = request.owner(&Owner::new(user));
-    }
+    let mut request = locker
+        .lock_key(Ok(key.clone()))
+        .ttl(args.ttl)
+        .owner(&Owner::new(user()));
     if let Some(note) = &args.note {
         request = request.note(note);
     }
@@ -84,9 +85,12 @@ fn request(locker: &Locker, key: &Key, args: &Run) -> LockRequest {
 }
 
 /// The person behind the command, for `ls`.
-fn user() -> Option<String> {
+fn user() -> String {
     let named = |it| std::env::var(it).ok().filter(|it| !it.is_empty());
-    named("USER").or_else(|| named("LOGNAME"))
+    let by_number = || format!("uid:{}", rustix::process::getuid());
+    named("USER")
+        .or_else(|| named("LOGNAME"))
+        .unwrap_or_else(by_number)
 }
 
 /// After a while tell a person at the terminal what we wait for.
@@ -110,10 +114,16 @@ async fn tell_later(inspect: &dyn DynInspect, key: &Key) {
     std::future::pending::<()>().await;
 }
 
-async fn busy(inspect: &dyn DynInspect, key: &Key, why: &str) -> Failure {
+async fn busy(inspect: &dyn DynInspect, key: &Key, when: &str) -> Failure {
     let name = text::quoted(key.as_str());
-    let info = inspect.show(key).await.ok().flatten();
-    let failure = Failure::new(exit::BUSY, format!("the lock {name} was not obtained: {why}"));
+    let mut info = inspect.show(key).await.ok().flatten();
+    if let Some(info) = &mut info {
+        // We may still stand there ourselves.
+        let us = Label::of_this_process();
+        info.waiters
+            .retain(|it| (&it.label.host, it.label.pid) != (&us.host, us.pid));
+    }
+    let failure = Failure::new(exit::BUSY, format!("the lock {name} was not obtained {when}"));
     failure.or_hint(|| match info.as_ref().and_then(view::in_the_way) {
         Some(who) => format!("{who}; wait longer with --wait, or look with `lockkeeper show`"),
         None => "it may be free again by now; wait longer with --wait".into(),

@@ -100,9 +100,14 @@ impl Job {
         {
             return Ok(State::Ended);
         }
-        let stopped = look(WaitIdOptions::STOPPED).map_err(failed)?;
-        let signal = stopped.and_then(|it| it.stopping_signal());
-        Ok(signal.map_or(State::Running, State::Stopped))
+        match look(WaitIdOptions::STOPPED) {
+            Ok(stopped) => Ok(stopped
+                .and_then(|it| it.stopping_signal())
+                .map_or(State::Running, State::Stopped)),
+            // It ended between the two questions: a child that has ended cannot stop.
+            Err(rustix::io::Errno::CHILD) => Ok(State::Ended),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// The exit code of the leader, which has ended.

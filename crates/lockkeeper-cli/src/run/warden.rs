@@ -71,6 +71,7 @@ impl Warden {
         self.told = until;
         match self.send(until) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                let _ = self.process.try_wait();
                 *self = Warden::start(self.group)?;
                 self.told = until;
                 let _ = self.send(until);
