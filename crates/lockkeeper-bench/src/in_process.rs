@@ -22,17 +22,12 @@ struct ByHand {
 
 impl ByHand {
     fn new() -> Self {
-        ByHand {
-            hasher: RandomState::new(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-        }
+        ByHand { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     fn get(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
-        let mut shard = self.shards[shard]
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut shard = self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(it) = shard.get(name) {
             return it.clone();
         }

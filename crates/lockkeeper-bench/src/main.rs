@@ -14,9 +14,5 @@ fn main() -> ExitCode {
         rows.extend(in_process::run());
     }
     report::print(&rows);
-    if rows.iter().all(report::Row::within) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if rows.iter().all(report::Row::within) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

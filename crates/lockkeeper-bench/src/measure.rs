@@ -17,10 +17,7 @@ pub(crate) fn beside(ops: u32, mut ours: impl FnMut(), mut theirs: impl FnMut())
 
 /// How long it takes.
 pub(crate) fn time(work: &mut impl FnMut()) -> Duration {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a benchmark times short runs on one machine"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a benchmark times short runs on one machine")]
     let start = Instant::now();
     work();
     start.elapsed()

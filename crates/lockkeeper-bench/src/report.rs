@@ -41,17 +41,7 @@ pub(crate) fn print(rows: &[Row]) {
             Bound::AtLeast(it) => format!("≥ {it}"),
         };
         let kept = if row.within() { "yes" } else { "**no**" };
-        let Row {
-            what,
-            ours,
-            theirs,
-            ratio,
-            note,
-            ..
-        } = row;
-        let _ = writeln!(
-            out,
-            "| {what} | {ours} | {theirs} | {ratio:.2} | {bound} | {kept} | {note} |"
-        );
+        let Row { what, ours, theirs, ratio, note, .. } = row;
+        let _ = writeln!(out, "| {what} | {ours} | {theirs} | {ratio:.2} | {bound} | {kept} | {note} |");
     }
 }

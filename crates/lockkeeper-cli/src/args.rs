@@ -98,11 +98,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn key(&self) -> Result<Key> {
-        key(self
-            .name
-            .as_deref()
-            .or(self.dashed.as_deref())
-            .unwrap_or_default())
+        key(self.name.as_deref().or(self.dashed.as_deref()).unwrap_or_default())
     }
 }
 
@@ -119,10 +115,7 @@ impl Ls {
     pub(crate) fn prefix(&self) -> Result<&str> {
         let prefix = self.prefix.as_deref().unwrap_or_default();
         prefix.to_str().ok_or_else(|| {
-            Failure::new(
-                exit::USAGE,
-                "the prefix is not UTF-8, so no lock's name begins with it",
-            )
+            Failure::new(exit::USAGE, "the prefix is not UTF-8, so no lock's name begins with it")
         })
     }
 }
@@ -174,13 +167,7 @@ fn some_span(text: &str) -> std::result::Result<Duration, String> {
 
 /// A span to wait: one too long to be counted is for ever.
 fn wait_span(text: &str) -> std::result::Result<Duration, String> {
-    any_span(text).or_else(|it| {
-        if it.too_long {
-            Ok(Duration::MAX)
-        } else {
-            Err(it.text)
-        }
-    })
+    any_span(text).or_else(|it| if it.too_long { Ok(Duration::MAX) } else { Err(it.text) })
 }
 
 struct NoSpan {
@@ -191,10 +178,7 @@ struct NoSpan {
 fn any_span(text: &str) -> std::result::Result<Duration, NoSpan> {
     if text.trim_start().starts_with('-') {
         let text = "a span cannot be negative; write for example `10s` or `1m 30s`".into();
-        return Err(NoSpan {
-            text,
-            too_long: false,
-        });
+        return Err(NoSpan { text, too_long: false });
     }
     humantime::parse_duration(text).map_err(|error| NoSpan {
         text: format!("{error}; write for example `10s` or `1m 30s`"),
@@ -257,17 +241,10 @@ mod tests {
 
     #[test]
     fn a_wait_too_long_to_count_is_for_ever() {
-        for wait in [
-            "99999999999999999999y",
-            "18446744073709551615s",
-            "18446744073709551615y",
-        ] {
+        for wait in ["99999999999999999999y", "18446744073709551615s", "18446744073709551615y"] {
             let run = run(&["--wait", wait, "x", "--", "true"]).unwrap();
             assert!(run.wait.unwrap() >= Duration::from_secs(u64::MAX), "{wait}");
         }
-        assert_eq!(
-            run(&["--wait", "0s", "x", "--", "true"]).unwrap().wait,
-            Some(Duration::ZERO)
-        );
+        assert_eq!(run(&["--wait", "0s", "x", "--", "true"]).unwrap().wait, Some(Duration::ZERO));
     }
 }

@@ -28,28 +28,17 @@ pub(crate) async fn break_lock(target: &Target, args: &Break) -> Result<u8> {
             return Ok(exit::NO);
         }
     }
-    let broken = store
-        .inspect
-        .break_lock(&key)
-        .await
-        .map_err(|it| target.failure(it))?;
+    let broken = store.inspect.break_lock(&key).await.map_err(|it| target.failure(it))?;
     if args.lock.json.json {
         let (name, broken) = (key.to_string(), broken.iter().map(view::Holder::of).collect());
         output::json(&Broken { name, broken })?;
         return Ok(0);
     }
     for it in &broken {
-        output::data(&format!(
-            "broke {}, held by {}\n",
-            text::quoted(key.as_str()),
-            view::who(it)
-        ))?;
+        output::data(&format!("broke {}, held by {}\n", text::quoted(key.as_str()), view::who(it)))?;
     }
     if broken.is_empty() {
-        output::say(&format!(
-            "nobody holds {}; nothing was broken",
-            text::quoted(key.as_str())
-        ));
+        output::say(&format!("nobody holds {}; nothing was broken", text::quoted(key.as_str())));
     }
     Ok(0)
 }

@@ -18,11 +18,7 @@ struct List {
 pub(crate) async fn ls(target: &Target, args: &Ls) -> Result<u8> {
     let prefix = args.prefix()?;
     let store = target.open().await?;
-    let locks = store
-        .inspect
-        .list(prefix)
-        .await
-        .map_err(|it| target.failure(it))?;
+    let locks = store.inspect.list(prefix).await.map_err(|it| target.failure(it))?;
     if args.json.json {
         let locks = locks.iter().map(view::Lock::of).collect();
         output::json(&List { locks })?;
@@ -34,15 +30,7 @@ pub(crate) async fn ls(target: &Target, args: &Ls) -> Result<u8> {
     Ok(0)
 }
 
-const HEADING: [&str; 7] = [
-    "NAME",
-    "HOLDER",
-    "NOTE",
-    "HELD FOR",
-    "FENCE",
-    "VALID FOR",
-    "WAITERS",
-];
+const HEADING: [&str; 7] = ["NAME", "HOLDER", "NOTE", "HELD FOR", "FENCE", "VALID FOR", "WAITERS"];
 
 fn table(locks: &[LockInfo]) -> String {
     let mut rows = Vec::new();
@@ -79,11 +67,7 @@ fn shortened(note: &str) -> String {
         columns < NOTE_COLUMNS
     };
     let kept: String = note.chars().take_while(fits).collect();
-    if kept.len() == note.len() {
-        kept
-    } else {
-        kept + "…"
-    }
+    if kept.len() == note.len() { kept } else { kept + "…" }
 }
 
 #[cfg(test)]
@@ -111,11 +95,7 @@ mod tests {
 
     fn lock(name: &str, holders: Vec<Occupant>, waiters: Vec<Occupant>) -> LockInfo {
         let key = Key::new(name).unwrap();
-        LockInfo {
-            key,
-            holders,
-            waiters,
-        }
+        LockInfo { key, holders, waiters }
     }
 
     #[test]

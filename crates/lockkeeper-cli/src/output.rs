@@ -12,31 +12,23 @@ use crate::text;
 pub(crate) fn data(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
-            exit::OUTPUT,
-            format!("standard output cannot be written: {error}"),
-        )),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::OUTPUT, format!("standard output cannot be written: {error}")))
+        }
         _ => Ok(()),
     }
 }
 
 /// Write data as JSON.
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
-    let written = serde_json::to_string_pretty(value).map_err(|it| {
-        Failure::new(
-            exit::OUTPUT,
-            format!("the answer cannot be written as JSON: {it}"),
-        )
-    })?;
+    let written = serde_json::to_string_pretty(value)
+        .map_err(|it| Failure::new(exit::OUTPUT, format!("the answer cannot be written as JSON: {it}")))?;
     data(&format!("{}\n", text::json(&written)))
 }
 
 /// Tell the user something beside the data. Nobody is left to hear of it if that fails.
 pub(crate) fn say(words: &str) {
-    say_raw(&format!(
-        "lockkeeper: {}\n",
-        text::message(&text::without_secrets(words))
-    ));
+    say_raw(&format!("lockkeeper: {}\n", text::message(&text::without_secrets(words))));
 }
 
 /// As [`say`], for text that has its own shape and is known to be harmless.
@@ -83,10 +75,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_also_under_wide_characters() {
-        let rows = [
-            ["注文".to_owned(), "x".to_owned()],
-            ["orders".to_owned(), "y".to_owned()],
-        ];
+        let rows = [["注文".to_owned(), "x".to_owned()], ["orders".to_owned(), "y".to_owned()]];
         assert_eq!(table(["NAME", "N"], &rows), "NAME    N\n注文    x\norders  y\n");
     }
 

@@ -14,11 +14,7 @@ pub(crate) async fn show(target: &Target, args: &Named) -> Result<u8> {
     let key = args.key()?;
     let store = target.open().await?;
     let found = store.inspect.show(&key).await.map_err(|it| target.failure(it))?;
-    let info = found.unwrap_or(LockInfo {
-        key,
-        holders: Vec::new(),
-        waiters: Vec::new(),
-    });
+    let info = found.unwrap_or(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
     if args.json.json {
         output::json(&view::Lock::of(&info))?;
     } else {
@@ -33,18 +29,11 @@ fn in_words(info: &LockInfo) -> String {
         (true, false) => "waited for, held by nobody just now",
         (true, true) => "free",
     };
-    let mut out = format!(
-        "name:       {}\nstate:      {state}\n",
-        text::cell(info.key.as_str())
-    );
+    let mut out = format!("name:       {}\nstate:      {state}\n", text::cell(info.key.as_str()));
     for it in &info.holders {
         let fence = it.fence.map_or_else(|| "?".to_owned(), |it| it.to_string());
         let _ = writeln!(out, "holder:     {}", view::who(it));
-        let _ = writeln!(
-            out,
-            "  note:     {}",
-            view::note(it).unwrap_or_else(|| "-".into())
-        );
+        let _ = writeln!(out, "  note:     {}", view::note(it).unwrap_or_else(|| "-".into()));
         let _ = writeln!(out, "  held for: {}", view::since(it));
         let _ = writeln!(out, "  fence:    {fence}");
         let _ = writeln!(out, "  valid:    {}{}", span(it.valid_for), weight(it));

@@ -45,9 +45,7 @@ impl Target {
                     .or_hint(|| "make it yourself, or name a store with --url or LOCKKEEPER_URL".into())
             })?;
         }
-        lockkeeper::open(&self.url)
-            .await
-            .map_err(|error| self.failure(error))
+        lockkeeper::open(&self.url).await.map_err(|error| self.failure(error))
     }
 
     /// A failure of this store, with a word on which store that is.
@@ -57,10 +55,7 @@ impl Target {
         failure.text = failure.text.replace(&self.url, &self.shown());
         match failure.code {
             exit::UNREACHABLE => failure.or_hint(|| {
-                format!(
-                    "the store is `{}`; name another one with --url or LOCKKEEPER_URL",
-                    self.shown()
-                )
+                format!("the store is `{}`; name another one with --url or LOCKKEEPER_URL", self.shown())
             }),
             exit::USAGE => failure.or_hint(|| "see `lockkeeper --help`".into()),
             _ => failure,
@@ -103,14 +98,8 @@ mod tests {
     #[test]
     fn the_state_folder_follows_the_xdg_rules() {
         assert_eq!(folder(Some("/s"), Some("/h")), Some("/s/lockkeeper".into()));
-        assert_eq!(
-            folder(None, Some("/h")),
-            Some("/h/.local/state/lockkeeper".into())
-        );
-        assert_eq!(
-            folder(Some("relative"), Some("/h")),
-            Some("/h/.local/state/lockkeeper".into())
-        );
+        assert_eq!(folder(None, Some("/h")), Some("/h/.local/state/lockkeeper".into()));
+        assert_eq!(folder(Some("relative"), Some("/h")), Some("/h/.local/state/lockkeeper".into()));
         assert_eq!(folder(Some(""), None), None);
         assert_eq!(folder(None, None), None);
     }
@@ -125,10 +114,8 @@ mod tests {
     fn a_secret_with_a_blank_is_hidden_too() {
         let url = "redis://u:my pass@host".to_owned();
         let target = Target { url, folder: None };
-        let failure = target.failure(Failure::new(
-            exit::UNREACHABLE,
-            "no answer from redis://u:my pass@host",
-        ));
+        let failure =
+            target.failure(Failure::new(exit::UNREACHABLE, "no answer from redis://u:my pass@host"));
         assert!(!failure.lines().contains("pass@"), "{}", failure.lines());
     }
 }

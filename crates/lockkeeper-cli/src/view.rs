@@ -58,11 +58,7 @@ struct Waiter {
 
 impl Waiter {
     fn of((position, it): (usize, &Occupant)) -> Self {
-        Waiter {
-            position,
-            who: Who::of(it),
-            waited_for_ms: it.since.map(millis),
-        }
+        Waiter { position, who: Who::of(it), waited_for_ms: it.since.map(millis) }
     }
 }
 
@@ -128,9 +124,5 @@ pub(crate) fn in_the_way(info: &LockInfo) -> Option<String> {
         None => String::new(),
         Some(note) => format!(" ({})", text::plain(note)),
     };
-    Some(format!(
-        "held by {} for {}{note}{waiting}",
-        who(holder),
-        since(holder)
-    ))
+    Some(format!("held by {} for {}{note}{waiting}", who(holder), since(holder)))
 }

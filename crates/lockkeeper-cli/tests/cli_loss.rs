@@ -16,10 +16,7 @@ const WHO_LIVES: &str = "for p in \"$@\"; do s=X; read _ _ s _ 2>/dev/null < /pr
 
 /// Start a stubborn command under `x`, and stand in line behind it with a look at who lives.
 fn stubborn_and_next(store: &Store, options: &[&str]) -> (Talking, Talking) {
-    let args = ["run"]
-        .iter()
-        .chain(options)
-        .chain(&["x", "--", "sh", "-c", STUBBORN]);
+    let args = ["run"].iter().chain(options).chain(&["x", "--", "sh", "-c", STUBBORN]);
     let stubborn = Talking::start(&mut store.lockkeeper(args));
     let pids = [stubborn.line().unwrap(), stubborn.line().unwrap()];
     let mut next = store.lockkeeper(["run", "x", "--", "sh", "-c", WHO_LIVES, "sh"]);
@@ -37,10 +34,7 @@ fn when_max_hold_ends_a_group_deaf_to_term_is_dead_before_the_next_holder_starts
     assert_eq!(stubborn.line(), None);
     let (code, said) = stubborn.finish();
     assert_eq!(code, 76, "{said}");
-    assert!(
-        said.contains("max_hold") && said.contains("hint: ") && said.contains("--max-hold"),
-        "{said}"
-    );
+    assert!(said.contains("max_hold") && said.contains("hint: ") && said.contains("--max-hold"), "{said}");
 }
 
 #[test]
@@ -60,9 +54,7 @@ fn when_lockkeeper_stands_still_the_warden_kills_the_group_before_the_lock_expir
 #[test]
 fn when_the_lock_is_broken_a_group_deaf_to_term_dies_and_the_next_in_line_has_it() {
     let store = Store::new();
-    let args = [
-        "run", "--ttl", "3s", "--note", "mine", "x", "--", "sh", "-c", STUBBORN,
-    ];
+    let args = ["run", "--ttl", "3s", "--note", "mine", "x", "--", "sh", "-c", STUBBORN];
     let stubborn = Talking::start(&mut store.lockkeeper(args));
     let _pids = [stubborn.line().unwrap(), stubborn.line().unwrap()];
     let next = Talking::start(&mut store.lockkeeper(["run", "x", "--", "echo", "mine now"]));

@@ -28,11 +28,7 @@ fn a_command_that_is_not_there_is_told_as_a_shell_does() {
     failed(&store.output(["run", "x", "--", ""]), 127);
     failed(&store.output(["run", "x", "--", "/etc/passwd"]), 126);
     failed(&store.output(["run", "x", "--", "/"]), 126);
-    assert_eq!(
-        code(&store.output(["run", "--try", "x", "--", "true"])),
-        0,
-        "the lock is free again"
-    );
+    assert_eq!(code(&store.output(["run", "--try", "x", "--", "true"])), 0, "the lock is free again");
 }
 
 #[test]
@@ -43,12 +39,7 @@ fn the_command_sees_name_fence_and_its_own_input_and_arguments() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     std::io::Write::write_all(&mut writer, b"input\n").unwrap();
     drop(writer);
-    let child = command
-        .stdin(reader)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.stdin(reader).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let out = text(&finish(child).stdout);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!([lines[0], lines[2], lines[3]], ["a b", "--try,*", "input"]);
@@ -95,15 +86,7 @@ fn every_name_is_a_lock_of_its_own() {
     let mut held = Vec::new();
     for name in names.into_iter().chain([longest.as_str()]) {
         let option = format!("--name={name}");
-        let args = [
-            "run",
-            "--try",
-            &option,
-            "--",
-            "sh",
-            "-c",
-            "echo \"$LOCKKEEPER_NAME\"; exec cat",
-        ];
+        let args = ["run", "--try", &option, "--", "sh", "-c", "echo \"$LOCKKEEPER_NAME\"; exec cat"];
         let mut command = store.lockkeeper(args);
         let talking = Talking::start(command.stdin(Stdio::piped()));
         talking.expect(name);
@@ -145,16 +128,8 @@ fn one_at_a_time_and_the_fence_grows() {
 
 /// A lock that is held until its command's input is closed.
 fn holder(store: &Store, name: &str) -> Talking {
-    let mut command = store.lockkeeper([
-        "run",
-        "--note",
-        "holds",
-        name,
-        "--",
-        "sh",
-        "-c",
-        "echo held; exec cat",
-    ]);
+    let mut command =
+        store.lockkeeper(["run", "--note", "holds", name, "--", "sh", "-c", "echo held; exec cat"]);
     let holder = Talking::start(command.stdin(Stdio::piped()));
     holder.expect("held");
     holder
@@ -168,16 +143,9 @@ fn a_taken_lock_is_not_waited_for_by_try_nor_longer_than_wait_says() {
         let args = ["run"].iter().chain(wait).chain(&["x", "--", "echo", "ran"]);
         let error = failed(&store.output(args), 75);
         assert!(error.contains("the lock `x` was not obtained"), "{error}");
-        assert!(
-            error.contains("hint: held by ") && error.contains("holds"),
-            "{error}"
-        );
+        assert!(error.contains("hint: held by ") && error.contains("holds"), "{error}");
     }
-    assert_eq!(
-        store.shown("x")["waiters"].as_array().unwrap().len(),
-        0,
-        "nobody is left in line"
-    );
+    assert_eq!(store.shown("x")["waiters"].as_array().unwrap().len(), 0, "nobody is left in line");
     assert_eq!(store.shown("x")["holders"][0]["pid"], holder.child.id());
     let Talking { child, .. } = holder;
     assert_eq!(code(&finish(child)), 0, "the holder was not disturbed");
@@ -186,11 +154,7 @@ fn a_taken_lock_is_not_waited_for_by_try_nor_longer_than_wait_says() {
 #[test]
 fn a_wait_without_end_ends_when_the_lock_is_free() {
     let store = Store::new();
-    for wait in [
-        &[][..],
-        &["--wait", "18446744073709551615s"],
-        &["--wait", "99999999999999999999y"],
-    ] {
+    for wait in [&[][..], &["--wait", "18446744073709551615s"], &["--wait", "99999999999999999999y"]] {
         let mut holder = holder(&store, "x");
         let args = ["run"].iter().chain(wait).chain(&["x", "--", "echo", "mine"]);
         let waiter = Talking::start(&mut store.lockkeeper(args));
@@ -223,26 +187,11 @@ fn what_the_command_leaves_in_the_background_is_left_alone() {
     let (reader, writer) = std::io::pipe().unwrap();
     let script = "(echo still here; read line; echo \"$line\") <&3 & exit 5";
     let mut command = std::process::Command::new("sh");
-    command.args([
-        "-c",
-        "exec 3<&0; exec \"$@\"",
-        "sh",
-        env!("CARGO_BIN_EXE_lockkeeper"),
-    ]);
-    command
-        .args(["run", "x", "--", "sh", "-c", script])
-        .env("LOCKKEEPER_URL", store.url())
-        .stdin(reader);
+    command.args(["-c", "exec 3<&0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockkeeper")]);
+    command.args(["run", "x", "--", "sh", "-c", script]).env("LOCKKEEPER_URL", store.url()).stdin(reader);
     let mut talking = Talking::start(&mut command);
     talking.expect("still here");
-    assert_eq!(
-        common::within("it ends", move || (talking.child.wait().unwrap().code(), talking)).0,
-        Some(5)
-    );
-    assert_eq!(
-        store.shown("x")["holders"].as_array().unwrap().len(),
-        0,
-        "the lock is free"
-    );
+    assert_eq!(common::within("it ends", move || (talking.child.wait().unwrap().code(), talking)).0, Some(5));
+    assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 0, "the lock is free");
     drop(writer);
 }

@@ -11,16 +11,7 @@ use serde_json::Value;
 
 /// A lock that is held until its command's input is closed.
 fn holder(store: &Store, name: &str, note: &str) -> Talking {
-    let args = [
-        "run",
-        "--note",
-        note,
-        name,
-        "--",
-        "sh",
-        "-c",
-        "echo $LOCKKEEPER_FENCE; exec cat",
-    ];
+    let args = ["run", "--note", note, name, "--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"];
     Talking::start(store.lockkeeper(args).env("USER", "alice").stdin(Stdio::piped()))
 }
 
@@ -50,36 +41,19 @@ fn who_holds_and_who_waits_is_told_in_order() {
     let shown = json(&store, &["show", "--json", "orders/42"]);
     assert_eq!(shown["name"], "orders/42");
     let held = &shown["holders"][0];
-    assert_eq!(
-        (&held["note"], &held["owner"]),
-        (&Value::from("the holder"), &Value::from("alice"))
-    );
-    assert_eq!(
-        (&held["pid"], &held["weight"]),
-        (&Value::from(holding.child.id()), &Value::from(1))
-    );
+    assert_eq!((&held["note"], &held["owner"]), (&Value::from("the holder"), &Value::from("alice")));
+    assert_eq!((&held["pid"], &held["weight"]), (&Value::from(holding.child.id()), &Value::from(1)));
     assert_eq!(held["fence"], Value::from(fence.clone()), "as the command saw it");
     assert!(held["valid_for_ms"].as_u64().unwrap() <= 10_000 && held["held_for_ms"].is_u64());
-    let notes: Vec<_> = shown["waiters"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| it["note"].clone())
-        .collect();
+    let notes: Vec<_> = shown["waiters"].as_array().unwrap().iter().map(|it| it["note"].clone()).collect();
     assert_eq!(notes, ["waiter 1", "waiter 2", "waiter 3"]);
     assert_eq!(shown["waiters"][2]["position"], 3);
     assert!(shown["waiters"][2]["waited_for_ms"].is_u64());
 
     let words = text(&store.output(["show", "orders/42"]).stdout);
-    for said in [
-        "name:       orders/42",
-        "state:      held",
-        "alice",
-        "the holder",
-        &fence,
-        "  3. ",
-        "waiter 3",
-    ] {
+    for said in
+        ["name:       orders/42", "state:      held", "alice", "the holder", &fence, "  3. ", "waiter 3"]
+    {
         assert!(words.contains(said), "{said}: {words}");
     }
     end(holding);
@@ -87,10 +61,7 @@ fn who_holds_and_who_waits_is_told_in_order() {
         waiter.line().unwrap();
         end(waiter);
     }
-    assert_eq!(
-        json(&store, &["show", "--json", "orders/42"])["holders"],
-        Value::Array(Vec::new())
-    );
+    assert_eq!(json(&store, &["show", "--json", "orders/42"])["holders"], Value::Array(Vec::new()));
     assert!(text(&store.output(["show", "orders/42"]).stdout).contains("state:      free"));
 }
 
@@ -107,31 +78,12 @@ fn the_list_holds_what_begins_with_the_prefix() {
     });
     let listed = text(&store.output(["ls", "orders/"]).stdout);
     let mut lines = listed.lines();
-    let heading: Vec<_> = lines
-        .next()
-        .unwrap()
-        .split("  ")
-        .map(str::trim)
-        .filter(|it| !it.is_empty())
-        .collect();
-    assert_eq!(
-        heading,
-        [
-            "NAME",
-            "HOLDER",
-            "NOTE",
-            "HELD FOR",
-            "FENCE",
-            "VALID FOR",
-            "WAITERS"
-        ]
-    );
+    let heading: Vec<_> =
+        lines.next().unwrap().split("  ").map(str::trim).filter(|it| !it.is_empty()).collect();
+    assert_eq!(heading, ["NAME", "HOLDER", "NOTE", "HELD FOR", "FENCE", "VALID FOR", "WAITERS"]);
     let names: Vec<_> = lines.map(|it| it.split_whitespace().next().unwrap()).collect();
     assert_eq!(names, ["orders/1", "orders/2"]);
-    assert_eq!(
-        json(&store, &["ls", "--json"])["locks"].as_array().unwrap().len(),
-        4
-    );
+    assert_eq!(json(&store, &["ls", "--json"])["locks"].as_array().unwrap().len(), 4);
     held.into_iter().for_each(end);
 }
 
@@ -146,27 +98,15 @@ fn a_hostile_note_or_name_cannot_move_the_cursor() {
     store.await_waiters(name, 1);
     let busy = store.output(["run", "--try", name, "--", "true"]);
     assert_eq!(code(&busy), 75);
-    for args in [
-        &["ls"][..],
-        &["show", name],
-        &["ls", "--json"],
-        &["show", "--json", name],
-    ] {
+    for args in [&["ls"][..], &["show", name], &["ls", "--json"], &["show", "--json", name]] {
         let printed = text(&store.output(args).stdout);
         harmless(&printed);
         assert!(printed.contains("owned"), "{printed}");
     }
     harmless(&text(&busy.stderr));
-    assert_eq!(
-        text(&store.output(["ls"]).stdout).lines().count(),
-        2,
-        "no line of its own for the fake"
-    );
+    assert_eq!(text(&store.output(["ls"]).stdout).lines().count(), 2, "no line of its own for the fake");
     let shown = json(&store, &["show", "--json", name]);
-    assert_eq!(
-        (&shown["holders"][0]["note"], &shown["name"]),
-        (&Value::from(note), &Value::from(name))
-    );
+    assert_eq!((&shown["holders"][0]["note"], &shown["name"]), (&Value::from(note), &Value::from(name)));
 
     let broken = store.output(["break", name]);
     harmless(&text(&broken.stdout));
@@ -184,10 +124,7 @@ fn harmless(printed: &str) {
 #[test]
 fn breaking_tells_who_lost_it_and_nothing_if_nobody_held_it() {
     let store = Store::new();
-    assert_eq!(
-        json(&store, &["break", "--json", "x"]),
-        serde_json::json!({ "name": "x", "broken": [] })
-    );
+    assert_eq!(json(&store, &["break", "--json", "x"]), serde_json::json!({ "name": "x", "broken": [] }));
     let nobody = store.output(["break", "x"]);
     assert_eq!((code(&nobody), nobody.stdout.len()), (0, 0));
 
@@ -196,11 +133,7 @@ fn breaking_tells_who_lost_it_and_nothing_if_nobody_held_it() {
     let broken = json(&store, &["break", "--json", "x"]);
     assert_eq!(broken["broken"][0]["note"], "mine");
     assert_eq!(broken["broken"][0]["fence"], Value::from(fence));
-    assert_eq!(
-        code(&store.output(["run", "--try", "x", "--", "true"])),
-        0,
-        "it is free"
-    );
+    assert_eq!(code(&store.output(["run", "--try", "x", "--", "true"])), 0, "it is free");
     assert_eq!(holding.line(), None, "it was killed");
     let (code, said) = holding.finish();
     assert_eq!(code, 76, "{said}");

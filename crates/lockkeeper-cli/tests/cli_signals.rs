@@ -42,31 +42,15 @@ fn a_signal_that_ends_the_command_becomes_our_code() {
     talking.expect("ready");
     talking.send(Signal::TERM);
     assert_eq!(talking.finish(), (143, String::new()));
-    assert_eq!(
-        store.shown("x")["holders"].as_array().unwrap().len(),
-        0,
-        "the lock was given back"
-    );
+    assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 0, "the lock was given back");
 }
 
 #[test]
 fn a_signal_that_our_caller_ignores_stays_ignored() {
     let store = Store::new();
     let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "trap '' HUP; exec \"$@\"",
-        "sh",
-        env!("CARGO_BIN_EXE_lockkeeper"),
-    ]);
-    command.args([
-        "run",
-        "x",
-        "--",
-        "sh",
-        "-c",
-        "echo ready; read line; echo survived",
-    ]);
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockkeeper")]);
+    command.args(["run", "x", "--", "sh", "-c", "echo ready; read line; echo survived"]);
     let mut talking = Talking::start(command.env("LOCKKEEPER_URL", store.url()).stdin(Stdio::piped()));
     talking.expect("ready");
     talking.send(Signal::HUP);
@@ -98,9 +82,7 @@ fn children(parent: u32, word: &str) -> Vec<u32> {
         std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     let pids = listed.split_whitespace().map(|it| it.parse::<u32>().unwrap());
     let told = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
-            .unwrap_or_default()
-            .contains(word)
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains(word)
     };
     pids.filter(told).collect()
 }

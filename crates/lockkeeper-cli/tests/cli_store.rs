@@ -23,11 +23,7 @@ fn refused(url: &str, commands: &[&[&str]]) {
 #[test]
 fn a_corrupt_file_is_refused() {
     let store = Store::new();
-    std::fs::write(
-        store.path("locks.db"),
-        "this is no database, it is a letter".repeat(100),
-    )
-    .unwrap();
+    std::fs::write(store.path("locks.db"), "this is no database, it is a letter".repeat(100)).unwrap();
     refused(&store.url(), &COMMANDS);
     let kept = std::fs::read_to_string(store.path("locks.db")).unwrap();
     assert!(kept.starts_with("this is no database"), "it was not overwritten");
@@ -44,10 +40,7 @@ fn a_folder_in_which_nothing_can_be_made_is_refused() {
 fn a_path_that_leads_through_a_file_or_to_a_folder_is_refused() {
     let store = Store::new();
     std::fs::write(store.path("file"), "").unwrap();
-    refused(
-        &format!("sqlite:{}/locks.db", store.path("file").display()),
-        &COMMANDS,
-    );
+    refused(&format!("sqlite:{}/locks.db", store.path("file").display()), &COMMANDS);
     refused(&format!("sqlite:{}", store.folder.path().display()), &COMMANDS);
 }
 

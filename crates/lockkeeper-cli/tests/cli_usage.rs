@@ -12,27 +12,15 @@ use tempfile::TempDir;
 
 #[test]
 fn help_and_version_go_to_standard_output_and_succeed() {
-    for args in [
-        &["--help"][..],
-        &["-h"],
-        &["--version"],
-        &["run", "--help"],
-        &["ls", "--help"],
-        &["help", "break"],
-    ] {
+    for args in
+        [&["--help"][..], &["-h"], &["--version"], &["run", "--help"], &["ls", "--help"], &["help", "break"]]
+    {
         let end = output(&mut lockkeeper(args));
         assert_eq!(code(&end), 0, "{args:?}");
         assert!(!end.stdout.is_empty() && end.stderr.is_empty(), "{args:?}");
     }
     let help = text(&output(&mut lockkeeper(["run", "--help"])).stdout);
-    for taught in [
-        "Examples:",
-        "Exit codes:",
-        "LOCKKEEPER_FENCE",
-        "75 ",
-        "76 ",
-        "--max-hold",
-    ] {
+    for taught in ["Examples:", "Exit codes:", "LOCKKEEPER_FENCE", "75 ", "76 ", "--max-hold"] {
         assert!(help.contains(taught), "{taught}");
     }
     for command in ["ls", "show", "break", "doctor", "completions"] {
@@ -81,18 +69,8 @@ fn a_name_that_is_none_exits_with_64() {
         (OsString::from_vec(b"a\xffb".to_vec()), "not UTF-8"),
     ];
     for (name, said) in names {
-        let run: [OsString; 5] = [
-            "run".into(),
-            "--try".into(),
-            name.clone(),
-            "--".into(),
-            "true".into(),
-        ];
-        for args in [
-            &run[..],
-            &["show".into(), name.clone()],
-            &["break".into(), name.clone()],
-        ] {
+        let run: [OsString; 5] = ["run".into(), "--try".into(), name.clone(), "--".into(), "true".into()];
+        for args in [&run[..], &["show".into(), name.clone()], &["break".into(), name.clone()]] {
             let error = failed(&store.output(args), 64);
             assert!(error.contains(said), "{name:?}: {error}");
             assert!(!error.contains('\x1b'));
@@ -127,13 +105,7 @@ fn no_secret_is_ever_printed() {
         "sqlite:/nowhere/at/all?password=hunter2",
         "user:hunter2@host",
     ] {
-        for args in [
-            &["ls"][..],
-            &["run", "x", "--", "true"],
-            &["doctor"],
-            &["--help"],
-            &["walk"],
-        ] {
+        for args in [&["ls"][..], &["run", "x", "--", "true"], &["doctor"], &["--help"], &["walk"]] {
             let by_option = output(lockkeeper(["--url", url]).args(args));
             let by_variable = output(lockkeeper(args).env("LOCKKEEPER_URL", url));
             for end in [by_option, by_variable] {
@@ -143,10 +115,7 @@ fn no_secret_is_ever_printed() {
         }
     }
     // Also not when it stands where no URL belongs.
-    let error = failed(
-        &output(&mut lockkeeper(["ls", "x", "redis://user:hunter2@host"])),
-        64,
-    );
+    let error = failed(&output(&mut lockkeeper(["ls", "x", "redis://user:hunter2@host"])), 64);
     assert!(!error.contains(secret), "{error}");
 }
 
@@ -156,10 +125,7 @@ fn completions_know_the_commands_and_not_the_helpers() {
         let end = output(&mut lockkeeper(["completions", shell]));
         let script = text(&end.stdout);
         assert_eq!(code(&end), 0);
-        assert!(
-            script.contains("max-hold") && script.contains("doctor"),
-            "{shell}"
-        );
+        assert!(script.contains("max-hold") && script.contains("doctor"), "{shell}");
         assert!(!script.contains("__warden"), "{shell}");
     }
 }
@@ -173,10 +139,7 @@ fn the_default_store_is_made_in_the_state_folder_for_its_user_alone() {
         ("HOME", home.path(), home.path().join(".local/state/lockkeeper")),
     ] {
         let mut command = lockkeeper(["run", "hello", "--", "echo", "held"]);
-        command
-            .env_remove("XDG_STATE_HOME")
-            .env_remove("HOME")
-            .env(variable, value);
+        command.env_remove("XDG_STATE_HOME").env_remove("HOME").env(variable, value);
         let end = output(&mut command);
         assert_eq!((code(&end), text(&end.stdout)), (0, "held\n".into()), "{end:?}");
         assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
@@ -189,10 +152,7 @@ fn without_a_home_it_says_what_to_do() {
     let mut command = lockkeeper(["ls"]);
     command.env_remove("HOME").env("XDG_STATE_HOME", "not/absolute");
     let error = failed(&output(&mut command), 64);
-    assert!(
-        error.contains("HOME") && error.contains("hint: name a store with --url"),
-        "{error}"
-    );
+    assert!(error.contains("HOME") && error.contains("hint: name a store with --url"), "{error}");
     // An empty variable is no URL but none.
     assert_eq!(failed(&output(command.env("LOCKKEEPER_URL", "")), 64), error);
 }

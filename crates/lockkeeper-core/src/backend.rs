@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Claim;
+use crate::clock::Moment;
 
 /// A store in which locks live.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
@@ -63,10 +64,12 @@ pub trait Place: Send + 'static {
     /// Give up the lock, or the place, or nothing at all. Idempotent, legal in every state.
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
 
-    /// For stores inside this process: the answer of `turn` at once, without a future.
+    /// For stores inside this process: the answer of `turn` at once, without a future. `now` is the present
+    /// moment of the clock that locker and store share.
     ///
     /// `None`, the default, means that asking takes time.
-    fn turn_at_once(&mut self) -> Option<Turn> {
+    fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
+        let _ = now;
         None
     }
 
@@ -202,21 +205,12 @@ pub enum FaultKind {
 impl Fault {
     /// A fault that may pass.
     pub fn transient(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault {
-            backend,
-            doing,
-            kind: FaultKind::Transient,
-            message: message.into(),
-            source: None,
-        }
+        Fault { backend, doing, kind: FaultKind::Transient, message: message.into(), source: None }
     }
 
     /// A fault that stays until somebody changes something.
     pub fn permanent(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault {
-            kind: FaultKind::Permanent,
-            ..Fault::transient(backend, doing, message)
-        }
+        Fault { kind: FaultKind::Permanent, ..Fault::transient(backend, doing, message) }
     }
 
     /// The same fault with the driver's error behind it.
@@ -234,11 +228,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} failed while {}: {}",
-            self.backend, self.doing, self.message
-        )
+        write!(f, "{} failed while {}: {}", self.backend, self.doing, self.message)
     }
 }
 
@@ -267,7 +257,7 @@ pub(crate) trait DynPlace: Send {
     fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn renew_dyn(self: Box<Self>) -> Step<Renewal>;
     fn leave_dyn(self: Box<Self>) -> Step<()>;
-    fn turn_at_once_dyn(&mut self) -> Option<Turn>;
+    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn>;
     fn leave_at_once_dyn(&mut self) -> bool;
 }
 
@@ -303,8 +293,8 @@ impl<P: Place> DynPlace for P {
         })
     }
 
-    fn turn_at_once_dyn(&mut self) -> Option<Turn> {
-        self.turn_at_once()
+    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn> {
+        self.turn_at_once(now)
     }
 
     fn leave_at_once_dyn(&mut self) -> bool {

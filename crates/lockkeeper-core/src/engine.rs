@@ -59,6 +59,7 @@ impl Engine {
 
     /// When a grant asked for at `asked_at` ends for us: counted from before the request was sent, and a
     /// little earlier than for the store, because two clocks never run at quite the same rate.
+    #[cfg_attr(not(feature = "mutants"), expect(clippy::unused_self, reason = "the mutants need it"))]
     pub(crate) fn deadline(&self, asked_at: Moment, valid_for: Duration) -> Moment {
         #[cfg(feature = "mutants")]
         let asked_at = match self.mutant {
@@ -75,10 +76,7 @@ impl Engine {
             return Ok(());
         }
         let what = format!("its counter {counter} is larger than the {COUNTER_MAX} a fence can hold");
-        Err(Error::Unsupported {
-            backend: self.profile.name,
-            what,
-        })
+        Err(Error::Unsupported { backend: self.profile.name, what })
     }
 
     pub(crate) fn too_deep(&self) -> Error {
@@ -97,12 +95,11 @@ impl Engine {
 
     /// Give a guard back to the queue. `true` if the tenure is over and the store must be told.
     pub(crate) fn give_back(&self, tenure: &Arc<Tenure>, fence: Fence) -> bool {
-        let now = self.clock.now();
-        let (waker, handed_on) = match self.queue.release(tenure, now) {
+        let (waker, handed_on) = match self.queue.release(tenure, &self.clock) {
             Release::StillHeld | Release::Stale => return false,
             Release::Over(waker) => (waker, false),
             Release::HandedOn(waker, held) => {
-                self.rounds.ask_early(tenure, now, self.settings.handoff_span_max);
+                self.rounds.ask_early(tenure, held.since, self.settings.handoff_span_max);
                 self.rounds.expect_at(held.hold_until);
                 (waker, true)
             }
@@ -110,11 +107,7 @@ impl Engine {
         if let Some(waker) = waker {
             waker.wake();
         }
-        self.observe(&Event::Released {
-            key: &tenure.key,
-            fence,
-            handed_on,
-        });
+        self.observe(&Event::Released { key: &tenure.key, fence, handed_on });
         !handed_on
     }
 
@@ -126,8 +119,7 @@ impl Engine {
             return;
         }
         let (engine, tenure) = (self.clone(), tenure.clone());
-        self.background
-            .spawn(async move { keeper::see_out(&engine, &tenure, place).await });
+        self.background.spawn(async move { keeper::see_out(&engine, &tenure, place).await });
     }
 
     /// A tenure is lost: tell its holder first, then the queue, and only then the store.
@@ -135,11 +127,7 @@ impl Engine {
         if !tenure.lose(reason) {
             return;
         }
-        self.observe(&Event::Lost {
-            key: &tenure.key,
-            fence: tenure.fence(),
-            reason,
-        });
+        self.observe(&Event::Lost { key: &tenure.key, fence: tenure.fence(), reason });
         if let Some(waker) = self.queue.detach(tenure) {
             waker.wake();
         }

@@ -47,6 +47,7 @@ impl Locker {
     }
 
     /// Ask for a lock and wait for it. See [`LockRequest`] for the options.
+    #[inline]
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         self.lock_key(Key::new(name.as_ref()))
     }
@@ -57,6 +58,7 @@ impl Locker {
     }
 
     /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
+    #[inline]
     pub fn lock_key(&self, key: Result<Key>) -> LockRequest {
         LockRequest::new(self.0.clone(), key)
     }
@@ -97,10 +99,7 @@ impl Locker {
             return Ok(());
         }
         let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
-        Err(Error::unavailable(
-            format!("the {} store", engine.profile.name),
-            std::io::Error::other(text),
-        ))
+        Err(Error::unavailable(format!("the {} store", engine.profile.name), std::io::Error::other(text)))
     }
 }
 
@@ -133,12 +132,7 @@ impl LockerBuilder {
                 outage_max: Duration::from_secs(5),
                 handoff_span_max,
             },
-            bounds: Bounds {
-                waiters_max: 1024,
-                depth_max: 64,
-                handoff_count_max: 16,
-                handoff_span_max,
-            },
+            bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 16, handoff_span_max },
             clock: Clock::boot(),
             label: Label::of_this_process(),
             observer: None,

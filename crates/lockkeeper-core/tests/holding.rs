@@ -1,6 +1,6 @@
 //! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
 
-use std::future::{IntoFuture, pending};
+use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
@@ -21,24 +21,11 @@ async fn the_same_owner_enters_again_and_must_leave_as_often() {
     let outer = locker.lock("k").owner(&owner).await.unwrap();
     let inner = locker.lock("k").owner(&owner).await.unwrap();
     assert_eq!(outer.fence(), inner.fence());
-    assert!(
-        locker.try_lock("k").await.unwrap().is_none(),
-        "no owner is not that owner"
-    );
-    assert!(
-        locker
-            .try_lock("k")
-            .owner(&Owner::new("import"))
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(locker.try_lock("k").await.unwrap().is_none(), "no owner is not that owner");
+    assert!(locker.try_lock("k").owner(&Owner::new("import")).await.unwrap().is_none());
     drop(outer);
     assert!(inner.is_valid());
-    assert!(
-        locker.try_lock("k").await.unwrap().is_none(),
-        "one level is still held"
-    );
+    assert!(locker.try_lock("k").await.unwrap().is_none(), "one level is still held");
     inner.release().await.unwrap();
     assert!(locker.try_lock("k").await.unwrap().is_some());
 }
@@ -53,10 +40,7 @@ async fn a_task_local_owner_enters_again_by_itself() {
             assert_eq!(outer.fence(), inner.fence());
             let other = locker.clone();
             let spawned = tokio::spawn(async move { other.try_lock("k").await });
-            assert!(
-                spawned.await.unwrap().unwrap().is_none(),
-                "a spawned task is somebody else"
-            );
+            assert!(spawned.await.unwrap().unwrap().is_none(), "a spawned task is somebody else");
         })
         .await;
     assert_eq!(locker.lines(), 0);
@@ -71,10 +55,7 @@ async fn reentry_has_a_limit_with_a_clear_error() {
         guards.push(locker.lock("k").owner(&owner).await.unwrap());
     }
     let error = locker.lock("k").owner(&owner).await.unwrap_err();
-    assert!(
-        error.to_string().contains("3 times") && matches!(error, Error::Invalid { .. }),
-        "{error}"
-    );
+    assert!(error.to_string().contains("3 times") && matches!(error, Error::Invalid { .. }), "{error}");
     guards.pop();
     assert!(locker.lock("k").owner(&owner).await.is_ok());
 }
@@ -93,17 +74,9 @@ async fn a_held_lock_is_renewed_for_as_long_as_the_guard_lives() {
 fn a_runtime_blocked_for_two_ttls_keeps_its_lock() {
     let store = Memory::default();
     let (here, there) = (Locker::new(store.clone()), Locker::new(store));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let guard = runtime
-        .block_on(async { here.lock("k").ttl(SHORT).await })
-        .unwrap();
-    let blocked: Vec<_> = (0..2)
-        .map(|_| runtime.spawn(async { std::thread::sleep(SHORT * 2) }))
-        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let guard = runtime.block_on(async { here.lock("k").ttl(SHORT).await }).unwrap();
+    let blocked: Vec<_> = (0..2).map(|_| runtime.spawn(async { std::thread::sleep(SHORT * 2) })).collect();
     std::thread::sleep(SHORT * 2);
     assert!(there.try_lock("k").blocking().unwrap().is_none());
     assert!(guard.is_valid());
@@ -120,16 +93,7 @@ async fn max_hold_ends_the_guard_although_renewals_succeed() {
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     assert!(there.lock("k").wait_at_most(HANG).await.is_ok());
     let error = guard.release().await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Lost {
-                reason: LostReason::MaxHold,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Lost { reason: LostReason::MaxHold, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -145,10 +109,7 @@ async fn a_lock_broken_by_an_operator_is_told_to_its_holder_and_stays_lost() {
     let again = locker.lock("k").wait_at_most(HANG).await.unwrap();
     assert!(guard.fence() < again.fence());
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
-    assert!(
-        again.is_valid(),
-        "releasing a lost guard does not release its successor"
-    );
+    assert!(again.is_valid(), "releasing a lost guard does not release its successor");
 }
 
 #[tokio::test]
@@ -157,16 +118,7 @@ async fn run_stops_the_future_when_the_lock_is_lost() {
     let guard = locker.lock("k").max_hold(SHORT).await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
     let stopped = guard.run(pending::<()>()).await.unwrap_err();
-    assert!(
-        matches!(
-            stopped,
-            Error::Lost {
-                reason: LostReason::MaxHold,
-                ..
-            }
-        ),
-        "{stopped}"
-    );
+    assert!(matches!(stopped, Error::Lost { reason: LostReason::MaxHold, .. }), "{stopped}");
     assert!(guard.check().is_err());
 }
 
@@ -176,8 +128,8 @@ async fn shutdown_gives_everything_back_and_refuses_the_rest() {
     let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
     let held = here.lock("held").await.unwrap();
     let outside = there.lock("outside").await.unwrap();
-    let local = tokio::spawn(here.lock("held").into_future());
-    let remote = tokio::spawn(here.lock("outside").into_future());
+    let local = tokio::spawn(here.lock("held"));
+    let remote = tokio::spawn(here.lock("outside"));
     tokio::task::yield_now().await;
     here.shutdown(HANG).await.unwrap();
     assert!(matches!(local.await.unwrap(), Err(Error::Closed)));

@@ -1,6 +1,6 @@
 //! Taking and giving back: tries, waits, time-outs, cancellation, blocking threads, bad input.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
@@ -41,17 +41,10 @@ async fn a_try_answers_none_for_a_lock_taken_in_the_same_process() {
 #[tokio::test]
 async fn names_that_differ_never_share_a_lock() {
     let (here, _) = two_processes();
-    let names = [
-        "Order", "order", "a", "a ", "é", "e\u{301}", "a/b", "..", "{x}", "*", "\u{202e}", "🔒",
-    ];
+    let names = ["Order", "order", "a", "a ", "é", "e\u{301}", "a/b", "..", "{x}", "*", "\u{202e}", "🔒"];
     let mut guards = Vec::new();
     for name in names {
-        guards.push(
-            here.try_lock(name)
-                .await
-                .unwrap()
-                .unwrap_or_else(|| panic!("{name:?} is taken")),
-        );
+        guards.push(here.try_lock(name).await.unwrap().unwrap_or_else(|| panic!("{name:?} is taken")));
     }
 }
 
@@ -60,36 +53,16 @@ async fn a_bounded_wait_ends_and_says_where() {
     let (here, there) = two_processes();
     let _guard = here.lock("k").await.unwrap();
     let local = here.lock("k").wait_at_most(MILLIS_20).await.unwrap_err();
-    assert!(
-        matches!(
-            local,
-            Error::TimedOut {
-                stage: Stage::Local,
-                ahead: Some(1),
-                ..
-            }
-        ),
-        "{local}"
-    );
+    assert!(matches!(local, Error::TimedOut { stage: Stage::Local, ahead: Some(1), .. }), "{local}");
     let remote = there.lock("k").wait_at_most(MILLIS_20).await.unwrap_err();
-    assert!(
-        matches!(
-            remote,
-            Error::TimedOut {
-                stage: Stage::Remote,
-                ahead: Some(1),
-                ..
-            }
-        ),
-        "{remote}"
-    );
+    assert!(matches!(remote, Error::TimedOut { stage: Stage::Remote, ahead: Some(1), .. }), "{remote}");
 }
 
 #[tokio::test]
 async fn a_wait_of_zero_and_of_for_ever_are_waits() {
     let (here, there) = two_processes();
     let guard = here.lock("k").wait_at_most(Duration::ZERO).await.unwrap();
-    let waiting = tokio::spawn(there.lock("k").wait_at_most(Duration::MAX).into_future());
+    let waiting = tokio::spawn(there.lock("k").wait_at_most(Duration::MAX));
     tokio::task::yield_now().await;
     guard.release().await.unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
@@ -100,34 +73,13 @@ async fn one_budget_covers_both_lines() {
     let store = Memory::default();
     let (here, there) = (Locker::new(store.clone()), Locker::new(store));
     let outside = there.lock("k").await.unwrap();
-    let first = tokio::spawn(
-        here.lock("k")
-            .wait_at_most(Duration::from_millis(60))
-            .into_future(),
-    );
+    let first = tokio::spawn(here.lock("k").wait_at_most(Duration::from_millis(60)));
     tokio::task::yield_now().await;
     // The second stands in the local line until the first gives up, and then in the store's.
-    let second = here
-        .lock("k")
-        .wait_at_most(Duration::from_millis(120))
-        .await
-        .unwrap_err();
-    let Error::TimedOut {
-        stage: Stage::Remote,
-        waited,
-        ..
-    } = second
-    else {
-        panic!("{second}")
-    };
+    let second = here.lock("k").wait_at_most(Duration::from_millis(120)).await.unwrap_err();
+    let Error::TimedOut { stage: Stage::Remote, waited, .. } = second else { panic!("{second}") };
     assert!(Duration::from_millis(119) <= waited);
-    assert!(matches!(
-        first.await.unwrap(),
-        Err(Error::TimedOut {
-            stage: Stage::Remote,
-            ..
-        })
-    ));
+    assert!(matches!(first.await.unwrap(), Err(Error::TimedOut { stage: Stage::Remote, .. })));
     drop(outside);
 }
 
@@ -137,7 +89,7 @@ async fn a_dropped_wait_leaves_nothing_behind() {
     let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
     let guard = here.lock("k").await.unwrap();
     for locker in [&here, &there] {
-        let mut waiting = Box::pin(locker.lock("k").into_future());
+        let mut waiting = Box::pin(locker.lock("k"));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         drop(waiting);
@@ -152,12 +104,12 @@ async fn the_place_of_a_caller_that_gives_up_goes_to_the_next() {
     let store = Memory::default();
     let lockers: Vec<_> = (0..3).map(|_| Locker::new(store.clone())).collect();
     let holder = lockers[0].lock("k").await.unwrap();
-    let mut impatient = Box::pin(lockers[1].lock("k").into_future());
+    let mut impatient = Box::pin(lockers[1].lock("k"));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(impatient.as_mut().poll(&mut cx).is_pending());
-    let second = tokio::spawn(lockers[1].lock("k").into_future());
+    let second = tokio::spawn(lockers[1].lock("k"));
     tokio::task::yield_now().await;
-    let outsider = tokio::spawn(lockers[2].lock("k").into_future());
+    let outsider = tokio::spawn(lockers[2].lock("k"));
     tokio::task::yield_now().await;
     drop(impatient);
     holder.release().await.unwrap();
@@ -172,9 +124,7 @@ async fn the_place_of_a_caller_that_gives_up_goes_to_the_next() {
 async fn a_full_line_refuses_at_once() {
     let locker = Locker::builder(Memory::default()).waiters_max(2).build();
     let _guard = locker.lock("k").await.unwrap();
-    let waiting: Vec<_> = (0..2)
-        .map(|_| tokio::spawn(locker.lock("k").into_future()))
-        .collect();
+    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(locker.lock("k"))).collect();
     tokio::task::yield_now().await;
     let refused = locker.lock("k").await.unwrap_err();
     assert!(matches!(refused, Error::Full { waiters: 2 }), "{refused}");
@@ -182,10 +132,7 @@ async fn a_full_line_refuses_at_once() {
     for it in waiting {
         assert!(it.await.unwrap_err().is_cancelled());
     }
-    assert!(
-        locker.lock("k").wait_at_most(MILLIS_20).await.is_err(),
-        "aborted callers left the line"
-    );
+    assert!(locker.lock("k").wait_at_most(MILLIS_20).await.is_err(), "aborted callers left the line");
 }
 
 #[tokio::test]
@@ -220,7 +167,9 @@ fn threads_without_a_runtime_lock_too() {
             std::thread::spawn(move || work(locker, sum))
         })
         .collect();
-    threads.into_iter().for_each(|it| it.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(sum.load(Ordering::Relaxed), 800);
 }
 
@@ -236,11 +185,8 @@ fn a_guard_can_be_dropped_where_no_runtime_is() {
 #[test]
 fn a_guard_outlives_the_runtime_that_took_it() {
     let (here, there) = two_processes();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let guard: Guard = runtime.block_on(here.lock("k").into_future()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard: Guard = runtime.block_on(here.lock("k")).unwrap();
     drop(runtime);
     assert!(guard.is_valid());
     drop(guard);
@@ -250,26 +196,15 @@ fn a_guard_outlives_the_runtime_that_took_it() {
 #[tokio::test]
 async fn bad_requests_are_refused_and_change_nothing() {
     let (here, _) = two_processes();
-    let ttls = [
-        Duration::ZERO,
-        Duration::from_nanos(1),
-        Duration::from_secs(u64::MAX),
-        Duration::MAX,
-    ];
+    let ttls = [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(u64::MAX), Duration::MAX];
     for ttl in ttls {
         let error = here.lock("k").ttl(ttl).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{ttl:?}: {error}");
     }
     for name in ["", "a\nb", "a\0", &"x".repeat(513)] {
-        assert!(
-            matches!(here.try_lock(name).await, Err(Error::Invalid { .. })),
-            "{name:?}"
-        );
+        assert!(matches!(here.try_lock(name).await, Err(Error::Invalid { .. })), "{name:?}");
     }
-    assert!(matches!(
-        here.lock("k").max_hold(Duration::ZERO).await,
-        Err(Error::Invalid { .. })
-    ));
+    assert!(matches!(here.lock("k").max_hold(Duration::ZERO).await, Err(Error::Invalid { .. })));
     assert_eq!(here.lines(), 0);
 }
 
@@ -277,12 +212,10 @@ async fn bad_requests_are_refused_and_change_nothing() {
 async fn the_guard_tells_how_long_each_line_took() {
     let (here, there) = two_processes();
     let outside = there.lock("k").await.unwrap();
-    let first = tokio::spawn(here.lock("k").into_future());
+    let first = tokio::spawn(here.lock("k"));
     tokio::task::yield_now().await;
-    let second = tokio::spawn(here.lock("k").into_future());
-    tokio::time::timeout(MILLIS_20, std::future::pending::<()>())
-        .await
-        .unwrap_err();
+    let second = tokio::spawn(here.lock("k"));
+    tokio::time::timeout(MILLIS_20, std::future::pending::<()>()).await.unwrap_err();
     outside.release().await.unwrap();
     let first = first.await.unwrap().unwrap();
     assert!(MILLIS_20 <= first.timings().remote && first.timings().local < first.timings().remote);
@@ -296,13 +229,7 @@ async fn idle_keys_leave_the_map() {
     let store = Memory::default();
     let locker = Locker::new(store.clone());
     for n in 0..10_000 {
-        locker
-            .lock(format!("name {n}"))
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        locker.lock(format!("name {n}")).await.unwrap().release().await.unwrap();
     }
     assert_eq!((locker.lines(), store.len()), (0, 0));
 }

@@ -40,7 +40,7 @@ impl Inspect for SqliteBackend {
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT key, seq, held, expires, since, weight, host, pid, owner, note FROM lockkeeper_claim ",
+            "SELECT key, seq, held, expires, since, weight, host, pid, owner, note, counter FROM lockkeeper_claim ",
             $rest
         )
     };
@@ -55,7 +55,7 @@ struct Found {
 
 fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     let (seq, held): (i64, bool) = (row.get(1)?, row.get(2)?);
-    let (expires, since): (i64, i64) = (row.get(3)?, row.get(4)?);
+    let (expires, since, counter): (i64, i64, i64) = (row.get(3)?, row.get(4)?, row.get(10)?);
     let label = Label {
         host: row.get(6)?,
         pid: row.get(7)?,
@@ -65,7 +65,8 @@ fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     let occupant = Occupant {
         label,
         since: Some(now - moment(since)),
-        fence: held.then(|| Fence::of_grant(seq.unsigned_abs())),
+        // Whoever was let in but has not asked yet has none.
+        fence: (counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
         valid_for: moment(expires) - now,
         weight: row.get(5)?,
     };

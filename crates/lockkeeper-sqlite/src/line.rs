@@ -12,9 +12,18 @@ pub(crate) struct Standing {
     pub(crate) seq: i64,
     pub(crate) id: ClaimId,
     pub(crate) held: bool,
+    /// The grant's number; 0 if none was given yet.
+    pub(crate) counter: i64,
     pub(crate) expires: Moment,
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
+}
+
+impl Standing {
+    /// Nobody fits into the room beside it.
+    fn is_exclusive(&self) -> bool {
+        self.capacity <= self.weight
+    }
 }
 
 /// All claims of one key that have not expired, in the order in which they came.
@@ -29,7 +38,7 @@ impl Line {
     /// Read the line as it stands at `now`.
     pub(crate) fn read(connection: &Connection, key: &Key, now: Moment) -> Result<Self> {
         let mut read = connection.prepare_cached(
-            "SELECT seq, id, held, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq",
+            "SELECT seq, id, held, counter, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq",
         )?;
         let mut rows = read.query(params![key.as_str()])?;
         let mut line = Line::default();
@@ -38,9 +47,10 @@ impl Line {
                 seq: row.get(0)?,
                 id: ClaimId::from_bytes(row.get(1)?),
                 held: row.get(2)?,
-                expires: moment(row.get(3)?),
-                weight: row.get(4)?,
-                capacity: row.get(5)?,
+                counter: row.get(3)?,
+                expires: moment(row.get(4)?),
+                weight: row.get(5)?,
+                capacity: row.get(6)?,
             };
             if now < standing.expires {
                 line.standings.push(standing);
@@ -51,23 +61,23 @@ impl Line {
         Ok(line)
     }
 
-    /// Let in whoever fits, first come first served, nobody past the first who does not fit. Answers whose
-    /// `seq` came in.
+    /// Let in whoever fits, first come first served, nobody past the first who does not fit. Answers the
+    /// positions of those who came in.
     ///
     /// The room is as large as the smallest capacity that anybody in it, or about to enter, believes in.
-    pub(crate) fn admit(&mut self) -> Vec<i64> {
+    pub(crate) fn admit(&mut self) -> Vec<usize> {
         let held = self.standings.iter().filter(|it| it.held);
         let mut in_use: u64 = held.clone().map(|it| u64::from(it.weight)).sum();
         let mut capacity = held.map(|it| it.capacity).min().unwrap_or(u32::MAX);
         let mut entered = Vec::new();
-        for next in self.standings.iter_mut().filter(|it| !it.held) {
+        for (at, next) in self.standings.iter_mut().enumerate().filter(|(_, it)| !it.held) {
             capacity = capacity.min(next.capacity);
             in_use += u64::from(next.weight);
             if u64::from(capacity) < in_use {
                 break;
             }
             next.held = true;
-            entered.push(next.seq);
+            entered.push(at);
         }
         entered
     }
@@ -116,39 +126,48 @@ impl Tx<'_> {
     /// Let in whoever fits, and write it down.
     pub(crate) fn settle(&mut self, key: &Key, line: &mut Line) -> Result<()> {
         let entered = line.admit();
-        self.write_entered(key, &entered)
+        self.write_entered(key, line, &entered)
     }
 
-    pub(crate) fn write_entered(&mut self, key: &Key, entered: &[i64]) -> Result<()> {
-        for seq in entered {
-            let enter = "UPDATE lockkeeper_claim SET held = 1, since = ?3 WHERE key = ?1 AND seq = ?2";
+    /// Write down who entered.
+    ///
+    /// A claim that holds alone gets its number at once: it is a look away from being told. Those who enter
+    /// together get theirs when they ask, so that numbers grow in the order in which they are told.
+    pub(crate) fn write_entered(&mut self, key: &Key, line: &mut Line, entered: &[usize]) -> Result<()> {
+        for at in entered {
+            let it = &mut line.standings[*at];
+            if it.is_exclusive() {
+                it.counter = self.next_number()?;
+            }
+            let enter =
+                "UPDATE lockkeeper_claim SET held = 1, counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
-            enter.execute(params![key.as_str(), seq, nanos(self.now)])?;
+            enter.execute(params![key.as_str(), it.seq, it.counter, nanos(self.now)])?;
             self.touch(key);
         }
         Ok(())
     }
 
     /// The next number. Refuses if the file now belongs to another boot or another version.
-    pub(crate) fn next_seq(&mut self) -> Result<i64> {
+    pub(crate) fn next_number(&mut self) -> Result<i64> {
         let next = "UPDATE lockkeeper_store SET counter = counter + 1 \
                     WHERE one = 1 AND boot = ?1 AND version = ?2 RETURNING counter";
         let mut next = self.connection.prepare_cached(next)?;
-        let seq: Option<i64> = next
+        let number: Option<i64> = next
             .query_row(params![self.boot, schema::VERSION], |row| row.get(0))
             .optional()?;
-        let Some(seq) = seq else {
-            return Err(self.why_no_seq());
+        let Some(number) = number else {
+            return Err(self.why_no_number());
         };
-        match u64::try_from(seq) {
-            Ok(counter) if counter <= fence::COUNTER_MAX => Ok(seq),
+        match u64::try_from(number) {
+            Ok(counter) if counter <= fence::COUNTER_MAX => Ok(number),
             _ => Err(Trouble::permanent(
                 "the file's counter has left its range; somebody changed it: stop its users and move it away",
             )),
         }
     }
 
-    fn why_no_seq(&self) -> Trouble {
+    fn why_no_number(&self) -> Trouble {
         match schema::is_ready(self.connection, self.boot) {
             Err(trouble) => trouble,
             Ok(_) => Trouble::permanent(
@@ -159,16 +178,17 @@ impl Tx<'_> {
     }
 
     /// Write a new claim down.
-    pub(crate) fn insert(&mut self, claim: &Claim, seq: i64, held: bool) -> Result<()> {
+    pub(crate) fn insert(&mut self, claim: &Claim, number: i64, held: bool) -> Result<()> {
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO lockkeeper_claim VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            "INSERT INTO lockkeeper_claim VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?;
         let label = &claim.label;
         insert.execute(params![
             claim.key.as_str(),
-            seq,
+            number,
             claim.id.as_bytes(),
             held,
+            if held { number } else { 0 },
             nanos(self.now.after(claim.ttl)),
             nanos(self.now),
             claim.weight,
@@ -184,11 +204,16 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Keep a claim for another ttl.
-    pub(crate) fn extend(&mut self, claim: &Claim, seq: i64) -> Result<()> {
-        let extend = "UPDATE lockkeeper_claim SET expires = ?3 WHERE key = ?1 AND seq = ?2";
+    /// Keep a claim for another ttl, and its number with it.
+    pub(crate) fn extend(&mut self, claim: &Claim, me: &Standing) -> Result<()> {
+        let extend = "UPDATE lockkeeper_claim SET counter = ?3, expires = ?4 WHERE key = ?1 AND seq = ?2";
         let mut extend = self.connection.prepare_cached(extend)?;
-        extend.execute(params![claim.key.as_str(), seq, nanos(self.now.after(claim.ttl))])?;
+        extend.execute(params![
+            claim.key.as_str(),
+            me.seq,
+            me.counter,
+            nanos(self.now.after(claim.ttl))
+        ])?;
         Ok(())
     }
 
@@ -233,6 +258,7 @@ mod tests {
                 seq,
                 id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
                 held,
+                counter: 0,
                 expires: Moment::NEVER,
                 weight,
                 capacity,
@@ -243,13 +269,13 @@ mod tests {
         }
     }
 
-    fn admitted(claims: &[(bool, u32, u32)]) -> Vec<i64> {
+    fn admitted(claims: &[(bool, u32, u32)]) -> Vec<usize> {
         line(claims).admit()
     }
 
     #[test]
     fn a_mutex_admits_the_head_of_an_empty_room_only() {
-        assert_eq!(admitted(&[(false, 1, 1), (false, 1, 1)]), [1]);
+        assert_eq!(admitted(&[(false, 1, 1), (false, 1, 1)]), [0]);
         assert_eq!(admitted(&[(true, 1, 1), (false, 1, 1)]), [0; 0]);
     }
 
@@ -257,7 +283,7 @@ mod tests {
     fn a_semaphore_admits_until_the_room_is_full() {
         assert_eq!(
             admitted(&[(false, 1, 3), (false, 1, 3), (false, 1, 3), (false, 1, 3)]),
-            [1, 2, 3]
+            [0, 1, 2]
         );
         assert_eq!(
             admitted(&[(true, 2, 3), (false, 2, 3), (false, 1, 3)]),
@@ -270,13 +296,13 @@ mod tests {
     fn readers_enter_together_and_a_writer_alone() {
         assert_eq!(
             admitted(&[(false, 1, MAX), (false, 1, MAX), (false, MAX, MAX)]),
-            [1, 2]
+            [0, 1]
         );
         assert_eq!(
             admitted(&[(true, 1, MAX), (false, MAX, MAX), (false, 1, MAX)]),
             [0; 0]
         );
-        assert_eq!(admitted(&[(false, MAX, MAX), (false, 1, MAX)]), [1]);
+        assert_eq!(admitted(&[(false, MAX, MAX), (false, 1, MAX)]), [0]);
     }
 
     #[test]
@@ -285,7 +311,7 @@ mod tests {
         assert_eq!(admitted(&[(true, 1, 5), (false, 1, 1)]), [0; 0]);
         assert_eq!(
             admitted(&[(false, 3, 5), (false, 1, 1)]),
-            [1],
+            [0],
             "those who wait do not shrink the room"
         );
     }
@@ -309,12 +335,7 @@ mod tests {
             if !valid(&line) {
                 continue;
             }
-            let waiting: Vec<_> = line
-                .standings
-                .iter()
-                .filter(|it| !it.held)
-                .map(|it| it.seq)
-                .collect();
+            let waiting: Vec<_> = (0..4).filter(|at| !line.standings[*at].held).collect();
             let entered = line.admit();
             assert!(valid(&line), "{line:?}");
             assert!(waiting.starts_with(&entered), "{line:?}");

@@ -9,7 +9,7 @@ use lockkeeper_core::{Clock, Moment};
 const SPIN_MAX: Duration = Duration::from_micros(300);
 
 /// After this many misses in a row we try only once in 2^`MISSES_MAX` times.
-const MISSES_MAX: u32 = 8;
+const MISSES_MAX: u32 = 5;
 
 /// Whether to spin, learnt from how often it was in vain: on a busy machine it always is.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Pace {
             self.skips.store(skips - 1, Ordering::Relaxed);
             return None;
         }
-        Some(now.after((usual * 2).min(SPIN_MAX)))
+        Some(now.after((usual * 4).min(SPIN_MAX)))
     }
 
     /// The spin was worth it.
@@ -87,6 +87,8 @@ pub(crate) fn spin<T>(clock: &Clock, until: Moment, mut ready: impl FnMut() -> O
         if until <= clock.now() {
             return None;
         }
+        // The one we wait for may be waiting for this very core.
+        std::thread::yield_now();
     }
 }
 

@@ -11,9 +11,9 @@ pub(crate) const VERSION: i64 = 1;
 /// last number given and never goes back, whatever happens to claims. It starts at ten times
 /// the time in milliseconds, so that a file that was deleted and made anew still gives larger fences.
 ///
-/// `lockkeeper_claim` has one row for each claim that holds or waits. `seq` comes from the counter when a claim
-/// arrives; since nobody overtakes, it is also the counter of the claim's grant. Times are nanoseconds of the
-/// boot clock. The names have a prefix so that an application may keep its own tables in the file.
+/// `lockkeeper_claim` has one row for each claim that holds or waits. `seq` comes from the store's
+/// counter when a claim arrives, `counter` when it is granted (0 until then). Times are nanoseconds of the boot
+/// clock. The names have a prefix so that an application may keep its own tables in the file.
 const CREATE: &str = "
     CREATE TABLE lockkeeper_store (
         one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -26,6 +26,7 @@ const CREATE: &str = "
         seq INTEGER NOT NULL,
         id BLOB NOT NULL,
         held INTEGER NOT NULL,
+        counter INTEGER NOT NULL,
         expires INTEGER NOT NULL,
         since INTEGER NOT NULL,
         weight INTEGER NOT NULL,

@@ -34,13 +34,16 @@ impl Verb for AskTurn {
             return Ok(None);
         }
         let line = Line::read(look.connection, &self.claim.key, look.now)?;
-        let me = line.standings.iter().find(|it| it.id == self.claim.id && it.held);
+        let me = line
+            .standings
+            .iter()
+            .find(|it| it.id == self.claim.id && it.held && it.counter != 0);
         // With little time left, writing is better: it extends.
         Ok(me
             .filter(|it| self.claim.ttl / 2 <= it.expires - look.now)
             .map(|me| {
                 Turn::Held(Grant {
-                    counter: me.seq.unsigned_abs(),
+                    counter: me.counter.unsigned_abs(),
                     valid_for: (me.expires - self.called).min(self.claim.ttl),
                     wanted: line.is_wanted(),
                 })
@@ -66,54 +69,60 @@ impl Verb for AskTurn {
 /// A claim that the file knows: keep its place, and see whether it may enter.
 fn ask_again(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line, at: usize) -> Result<Turn> {
     tx.settle(&claim.key, line)?;
-    let me = line.standings[at];
-    if me.held || claim.patient {
-        tx.extend(claim, me.seq)?;
-    } else {
-        tx.remove(&claim.key, me.seq)?;
-        line.standings.remove(at);
-        tx.settle(&claim.key, line)?;
+    let me = &mut line.standings[at];
+    if me.held && me.counter == 0 {
+        me.counter = tx.next_number()?;
     }
-    Ok(answer(tx, claim, line, at, me.held.then_some(me.seq)))
+    if me.held || claim.patient {
+        tx.extend(claim, me)?;
+        return Ok(answer(tx, claim, line, at));
+    }
+    let wait = answer(tx, claim, line, at);
+    let me = line.standings.remove(at);
+    tx.remove(&claim.key, me.seq)?;
+    tx.settle(&claim.key, line)?;
+    Ok(wait)
 }
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
 fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
-    const UNNUMBERED: i64 = i64::MAX;
     let at = line.standings.len();
     line.standings.push(Standing {
-        seq: UNNUMBERED,
+        seq: 0,
         id: claim.id,
         held: false,
+        counter: 0,
         expires: tx.now.after(claim.ttl),
         weight: claim.weight,
         capacity: claim.capacity,
     });
     let mut entered = line.admit();
-    let held = entered.pop_if(|it| *it == UNNUMBERED).is_some();
-    tx.write_entered(&claim.key, &entered)?;
-    if !held && !claim.patient {
-        return Ok(answer(tx, claim, line, at, None));
+    let held = entered.pop_if(|it| *it == at).is_some();
+    tx.write_entered(&claim.key, line, &entered)?;
+    if held || claim.patient {
+        let number = tx.next_number()?;
+        tx.insert(claim, number, held)?;
+        line.standings[at].counter = number;
     }
-    let seq = tx.next_seq()?;
-    tx.insert(claim, seq, held)?;
-    Ok(answer(tx, claim, line, at, held.then_some(seq)))
+    Ok(answer(tx, claim, line, at))
 }
 
-fn answer(tx: &Tx<'_>, claim: &Claim, line: &Line, at: usize, seq: Option<i64>) -> Turn {
-    match seq {
-        Some(seq) => Turn::Held(Grant {
-            counter: seq.unsigned_abs(),
-            valid_for: claim.ttl,
-            wanted: line.is_wanted(),
-        }),
-        None => Turn::Wait {
+/// What to tell the claim that stands at `at`.
+fn answer(tx: &Tx<'_>, claim: &Claim, line: &Line, at: usize) -> Turn {
+    let me = &line.standings[at];
+    if !me.held {
+        return Turn::Wait {
             recheck: (line.next_expiry(at) - tx.now)
                 .min(claim.ttl / 3)
                 .max(RECHECK_MIN),
             ahead: u64::try_from(at).ok(),
-        },
+        };
     }
+    Turn::Held(Grant {
+        counter: me.counter.unsigned_abs(),
+        valid_for: claim.ttl,
+        wanted: line.is_wanted(),
+    })
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -127,16 +136,14 @@ impl Verb for AskRenew {
     fn run(&self, tx: &mut Tx<'_>) -> Result<Renewal> {
         let claim = &*self.0;
         let mut line = tx.line(&claim.key)?;
-        let me = line
-            .standings
-            .iter()
-            .find(|it| it.id == claim.id && it.held)
-            .copied();
+        // Let in but not told: that is for `turn` to take.
+        let told = |it: &&Standing| it.id == claim.id && it.held && it.counter != 0;
+        let me = line.standings.iter().find(told).copied();
         tx.settle(&claim.key, &mut line)?;
         let Some(me) = me else {
             return Ok(Renewal::Lost);
         };
-        tx.extend(claim, me.seq)?;
+        tx.extend(claim, &me)?;
         Ok(Renewal::Held {
             valid_for: claim.ttl,
             wanted: line.is_wanted(),
@@ -160,6 +167,10 @@ impl Verb for AskLeave {
             tx.remove(&claim.key, me.seq)?;
         }
         // The leaver lets the next one in: it is the holder before it hears of it.
-        tx.settle(&claim.key, &mut line)
+        match tx.settle(&claim.key, &mut line) {
+            // The file is not ours any more, as after an upgrade. We may still go.
+            Err(Trouble::Refused { .. }) => Ok(()),
+            settled => settled,
+        }
     }
 }

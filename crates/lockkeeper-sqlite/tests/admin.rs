@@ -1,4 +1,5 @@
 //! What an operator sees and does.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 

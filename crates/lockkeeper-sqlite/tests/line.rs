@@ -1,4 +1,5 @@
 //! The verbs on a real file: who enters, in which order, with which numbers.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 

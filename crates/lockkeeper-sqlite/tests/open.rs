@@ -1,4 +1,5 @@
 //! Opening a file: what is made on first use, and what is said when it cannot be used.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Several real processes on one file.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 
@@ -153,7 +154,9 @@ fn a_killed_holder_is_replaced_after_its_ttl_and_not_before() {
         let mut child = child_command(test, &fixture.path()).spawn().unwrap();
         until_held(&backend, "a").await;
         let expires = u64::try_from(fixture.number("SELECT expires FROM lockkeeper_claim")).unwrap();
-        let counter = fixture.number("SELECT seq FROM lockkeeper_claim").unsigned_abs();
+        let counter = fixture
+            .number("SELECT counter FROM lockkeeper_claim")
+            .unsigned_abs();
         child.kill().unwrap();
         child.wait().unwrap();
         let grant = acquire(&mut backend.enter(claim("a"))).await;

@@ -17,9 +17,7 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
-            .field("inspect", &self.inspect)
-            .finish_non_exhaustive()
+        f.debug_struct("Store").field("inspect", &self.inspect).finish_non_exhaustive()
     }
 }
 
@@ -44,10 +42,7 @@ pub async fn connect(url: &str) -> Result<Locker> {
 #[allow(clippy::unused_async, reason = "which schemes await depends on the features")]
 pub async fn open(url: &str) -> Result<Store> {
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(Error::invalid(format!(
-            "the store's URL has no scheme; begin it with {}",
-            known()
-        )));
+        return Err(Error::invalid(format!("the store's URL has no scheme; begin it with {}", known())));
     };
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
@@ -68,10 +63,7 @@ pub async fn open(url: &str) -> Result<Store> {
 }
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
-    Store {
-        inspect: Arc::new(backend.clone()),
-        locker: Locker::builder(backend),
-    }
+    Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
 }
 
 fn known() -> &'static str {
@@ -86,8 +78,5 @@ fn printable(text: &str) -> String {
 fn not_built(feature: &'static str) -> Error {
     let what =
         format!("this program was built without it; add the feature `{feature}` of the crate `lockkeeper`");
-    Error::Unsupported {
-        backend: feature,
-        what,
-    }
+    Error::Unsupported { backend: feature, what }
 }

@@ -63,18 +63,11 @@ pub(crate) async fn acquire(
 }
 
 async fn ask(request: LockRequest, attempt: bool) -> lockkeeper::Result<Option<Guard>> {
-    if attempt {
-        request.attempt().await
-    } else {
-        request.await.map(Some)
-    }
+    if attempt { request.attempt().await } else { request.await.map(Some) }
 }
 
 fn request(locker: &Locker, key: &Key, args: &Run) -> LockRequest {
-    let mut request = locker
-        .lock_key(Ok(key.clone()))
-        .ttl(args.ttl)
-        .owner(&Owner::new(user()));
+    let mut request = locker.lock_key(Ok(key.clone())).ttl(args.ttl).owner(&Owner::new(user()));
     if let Some(note) = &args.note {
         request = request.note(note);
     }
@@ -88,9 +81,7 @@ fn request(locker: &Locker, key: &Key, args: &Run) -> LockRequest {
 fn user() -> String {
     let named = |it| std::env::var(it).ok().filter(|it| !it.is_empty());
     let by_number = || format!("uid:{}", rustix::process::getuid());
-    named("USER")
-        .or_else(|| named("LOGNAME"))
-        .unwrap_or_else(by_number)
+    named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(by_number)
 }
 
 /// After a while tell a person at the terminal what we wait for.
@@ -99,14 +90,7 @@ async fn tell_later(inspect: &dyn DynInspect, key: &Key) {
     if std::io::stderr().is_terminal() {
         Clock::boot().sleep(SILENT_MAX).await;
         let name = text::quoted(key.as_str());
-        match inspect
-            .show(key)
-            .await
-            .ok()
-            .flatten()
-            .as_ref()
-            .and_then(view::in_the_way)
-        {
+        match inspect.show(key).await.ok().flatten().as_ref().and_then(view::in_the_way) {
             Some(who) => output::say(&format!("waiting for {name}: {who}")),
             None => output::say(&format!("waiting for {name}")),
         }
@@ -120,8 +104,7 @@ async fn busy(inspect: &dyn DynInspect, key: &Key, when: &str) -> Failure {
     if let Some(info) = &mut info {
         // We may still stand there ourselves.
         let us = Label::of_this_process();
-        info.waiters
-            .retain(|it| (&it.label.host, it.label.pid) != (&us.host, us.pid));
+        info.waiters.retain(|it| (&it.label.host, it.label.pid) != (&us.host, us.pid));
     }
     let failure = Failure::new(exit::BUSY, format!("the lock {name} was not obtained {when}"));
     failure.or_hint(|| match info.as_ref().and_then(view::in_the_way) {

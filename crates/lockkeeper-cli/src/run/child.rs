@@ -54,9 +54,7 @@ impl Job {
             .env("LOCKKEEPER_NAME", guard.key().as_str())
             .env("LOCKKEEPER_FENCE", guard.fence().to_string())
             .process_group(0);
-        let child = command
-            .spawn()
-            .map_err(|it| Failure::system("no process can be started", &it))?;
+        let child = command.spawn().map_err(|it| Failure::system("no process can be started", &it))?;
         let group = pid(child.id())?;
         let job = Job { child, group };
         let prepared = job.wait_until_prepared();
@@ -94,16 +92,13 @@ impl Job {
     pub(crate) fn state(&self) -> Result<State> {
         let look = |events| process::waitid(WaitId::Pid(self.group), events | WaitIdOptions::NOHANG);
         let failed = |it| Failure::system("the command cannot be watched", &it);
-        if look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-            .map_err(failed)?
-            .is_some()
-        {
+        if look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).map_err(failed)?.is_some() {
             return Ok(State::Ended);
         }
         match look(WaitIdOptions::STOPPED) {
-            Ok(stopped) => Ok(stopped
-                .and_then(|it| it.stopping_signal())
-                .map_or(State::Running, State::Stopped)),
+            Ok(stopped) => {
+                Ok(stopped.and_then(|it| it.stopping_signal()).map_or(State::Running, State::Stopped))
+            }
             // It ended between the two questions: a child that has ended cannot stop.
             Err(rustix::io::Errno::CHILD) => Ok(State::Ended),
             Err(error) => Err(failed(error)),
@@ -112,10 +107,7 @@ impl Job {
 
     /// The exit code of the leader, which has ended.
     pub(crate) fn reap(&mut self) -> Result<u8> {
-        let status = self
-            .child
-            .wait()
-            .map_err(|it| Failure::system("the command's end is not told", &it))?;
+        let status = self.child.wait().map_err(|it| Failure::system("the command's end is not told", &it))?;
         let code = status.code().map(|it| u8::try_from(it & 0xff).unwrap_or(u8::MAX));
         Ok(code.unwrap_or_else(|| exit::of_signal(status.signal().unwrap_or(0))))
     }
@@ -135,9 +127,7 @@ impl Job {
         }
         if !reaped {
             let group = self.group.as_raw_pid();
-            output::say(&format!(
-                "warning: process {group} was killed but has not gone yet"
-            ));
+            output::say(&format!("warning: process {group} was killed but has not gone yet"));
         }
     }
 }
@@ -155,10 +145,7 @@ pub(crate) fn pid(number: u32) -> Result<Pid> {
 ///
 /// This happens in a program of our own because nothing but simple calls may be made between fork and exec.
 pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> u8 {
-    let parent = args
-        .next()
-        .and_then(|it| it.to_str()?.parse().ok())
-        .and_then(Pid::from_raw);
+    let parent = args.next().and_then(|it| it.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let (Some(parent), Some(program)) = (parent, args.next()) else {
         return exit::USAGE;
     };
@@ -179,10 +166,7 @@ pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> u8 {
     let name = text::quoted(&program.to_string_lossy());
     let (code, text) = match error.kind() {
         std::io::ErrorKind::NotFound => (exit::NOT_FOUND, format!("there is no command {name}: {error}")),
-        _ => (
-            exit::NOT_EXECUTABLE,
-            format!("the command {name} cannot be executed: {error}"),
-        ),
+        _ => (exit::NOT_EXECUTABLE, format!("the command {name} cannot be executed: {error}")),
     };
     output::say_raw(&Failure::new(code, text).lines());
     code

@@ -129,10 +129,8 @@ fn finish(
     let name = text::quoted(key.as_str());
     match (ended, released) {
         (Ending::Stopped(reason), _) => {
-            let text = format!(
-                "the lock {name} was lost: {}; the command was stopped",
-                fault.explain(reason)
-            );
+            let text =
+                format!("the lock {name} was lost: {}; the command was stopped", fault.explain(reason));
             Err(Failure::new(exit::LOST, text).or_hint(|| exit::after_loss(reason).into()))
         }
         (Ending::Ended(_), Err(Error::Lost { reason, .. })) => {

@@ -30,11 +30,7 @@ impl Plan {
     /// thirds are left when it is due: a third is low enough never to fire in good times.
     pub(crate) fn new(span: Duration) -> Self {
         let grace = (span / 3).min(GRACE_MAX);
-        Plan {
-            grace,
-            margin: (grace / 3).min(MARGIN_MAX),
-            pace: span / 6,
-        }
+        Plan { grace, margin: (grace / 3).min(MARGIN_MAX), pace: span / 6 }
     }
 
     /// When the group is asked to end.
@@ -68,13 +64,8 @@ mod tests {
             let span = Duration::from_millis(millis);
             let (plan, start) = (Plan::new(span), Moment::from_nanos(1_000_000_000));
             let deadline = start.after(span);
-            let steps = [
-                start,
-                plan.ask_at(deadline),
-                plan.kill_at(deadline),
-                plan.warden_at(deadline),
-                deadline,
-            ];
+            let steps =
+                [start, plan.ask_at(deadline), plan.kill_at(deadline), plan.warden_at(deadline), deadline];
             assert!(steps.is_sorted_by(|one, next| one < next), "{span:?}: {steps:?}");
         }
     }

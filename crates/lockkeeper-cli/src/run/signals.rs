@@ -22,14 +22,8 @@ pub(crate) enum Incoming {
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 /// What is passed on to the command.
-const PASSED_ON: [Signal; 6] = [
-    Signal::TERM,
-    Signal::INT,
-    Signal::HUP,
-    Signal::QUIT,
-    Signal::USR1,
-    Signal::USR2,
-];
+const PASSED_ON: [Signal; 6] =
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self> {
@@ -41,9 +35,7 @@ impl Signals {
             Ok((signal, stream))
         });
         let listened = listened.collect::<std::io::Result<_>>();
-        Ok(Signals(
-            listened.map_err(|it| Failure::system("signals cannot be heard", &it))?,
-        ))
+        Ok(Signals(listened.map_err(|it| Failure::system("signals cannot be heard", &it))?))
     }
 
     /// The next signal.
@@ -52,13 +44,10 @@ impl Signals {
     /// Safe to drop at any time.
     pub(crate) async fn next(&mut self) -> Incoming {
         poll_fn(|cx| {
-            let mut came = self
-                .0
-                .iter_mut()
-                .filter_map(|(signal, stream)| match stream.poll_recv(cx) {
-                    Poll::Ready(Some(())) => Some(*signal),
-                    _ => None,
-                });
+            let mut came = self.0.iter_mut().filter_map(|(signal, stream)| match stream.poll_recv(cx) {
+                Poll::Ready(Some(())) => Some(*signal),
+                _ => None,
+            });
             match came.next() {
                 Some(Signal::CHILD) => Poll::Ready(Incoming::Child),
                 Some(Signal::CONT) => Poll::Ready(Incoming::Continued),
@@ -74,9 +63,7 @@ impl Signals {
 fn ignored() -> Vec<Signal> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|it| it.strip_prefix("SigIgn:"));
-    let mask = mask
-        .and_then(|it| u64::from_str_radix(it.trim(), 16).ok())
-        .unwrap_or(0);
+    let mask = mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or(0);
     let is_set = |signal: &Signal| mask >> (signal.as_raw() - 1) & 1 == 1;
     PASSED_ON.into_iter().filter(is_set).collect()
 }

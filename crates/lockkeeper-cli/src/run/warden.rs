@@ -54,13 +54,7 @@ impl Warden {
         life.read_exact(&mut [0]).map_err(failed)?;
         // A warden that does not read must not hold us up.
         rustix::io::ioctl_fionbio(&line, true).map_err(|it| failed(it.into()))?;
-        Ok(Warden {
-            group,
-            line,
-            told: GOODBYE,
-            life,
-            process,
-        })
+        Ok(Warden { group, line, told: GOODBYE, life, process })
     }
 
     /// Tell it until when the group may live. If somebody killed it, start another one.
@@ -104,10 +98,7 @@ impl Warden {
 
 /// Be a warden until dismissed.
 pub(crate) fn stand_guard(mut args: impl Iterator<Item = OsString>) -> u8 {
-    let group = args
-        .next()
-        .and_then(|it| it.to_str()?.parse().ok())
-        .and_then(Pid::from_raw);
+    let group = args.next().and_then(|it| it.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let Some(group) = group else { return exit::USAGE };
     let _ = process::setsid();
     #[cfg(target_os = "linux")]

@@ -139,18 +139,12 @@ impl<'a> Watch<'a> {
         // The guard's deadline is the smaller of what renewals gave and what `max_hold` allows. When the
         // hold began is known to us but for the time the answer took.
         let hold_until = self.held_since.after(self.max_hold).before(ANSWER_MAX);
-        let reason = if hold_until <= deadline {
-            LostReason::MaxHold
-        } else {
-            LostReason::Expired
-        };
+        let reason = if hold_until <= deadline { LostReason::MaxHold } else { LostReason::Expired };
         self.phase = Phase::Asked(reason, self.plan.kill_at(deadline));
         let name = text::quoted(self.guard.key().as_str());
         let left = span(deadline - self.clock.now());
         let why = self.fault.explain(reason);
-        output::say(&format!(
-            "the lock {name} ends in {left}: {why}; the command is asked to stop"
-        ));
+        output::say(&format!("the lock {name} ends in {left}: {why}; the command is asked to stop"));
         self.job.send(Signal::TERM);
         // One that stands still cannot hear it.
         self.job.send(Signal::CONT);

@@ -23,9 +23,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new() -> Self {
-        Store {
-            folder: TempDir::new().unwrap(),
-        }
+        Store { folder: TempDir::new().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -57,47 +55,34 @@ impl Store {
 
     /// Wait until so many stand in line for a lock.
     pub(crate) fn await_waiters(&self, name: &str, count: usize) {
-        until(&format!("{count} waiters"), || {
-            self.shown(name)["waiters"].as_array().unwrap().len() == count
-        });
+        until(&format!("{count} waiters"), || self.shown(name)["waiters"].as_array().unwrap().len() == count);
     }
 }
 
 /// `lockkeeper ARG…` with no store named.
 pub(crate) fn lockkeeper<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-    command
-        .args(args)
-        .env_remove("LOCKKEEPER_URL")
-        .stdin(Stdio::null());
+    command.args(args).env_remove("LOCKKEEPER_URL").stdin(Stdio::null());
     command
 }
 
 /// Run to the end.
 pub(crate) fn output(command: &mut Command) -> Output {
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     finish(child)
 }
 
 /// Wait for the end of a child, and of everybody who has its output open.
 pub(crate) fn finish(child: Child) -> Output {
     let pid = child.id();
-    within(&format!("process {pid} ends"), move || {
-        child.wait_with_output().unwrap()
-    })
+    within(&format!("process {pid} ends"), move || child.wait_with_output().unwrap())
 }
 
 /// Do something that must not take for ever.
 pub(crate) fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    receiver
-        .recv_timeout(HANG)
-        .unwrap_or_else(|it| panic!("waiting until {what}: {it}"))
+    receiver.recv_timeout(HANG).unwrap_or_else(|it| panic!("waiting until {what}: {it}"))
 }
 
 /// Wait for something that can only be asked for.
@@ -120,11 +105,7 @@ pub(crate) struct Talking {
 
 impl Talking {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = lines(child.stdout.take().unwrap());
         Talking { child, lines }
     }
@@ -181,10 +162,7 @@ pub(crate) fn is_dead(pid: u32) -> bool {
 /// The exit code; `-N` if signal N ended the process.
 pub(crate) fn code(output: &Output) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
-    output
-        .status
-        .code()
-        .unwrap_or_else(|| -output.status.signal().unwrap())
+    output.status.code().unwrap_or_else(|| -output.status.signal().unwrap())
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -1,5 +1,9 @@
 //! What the tests of this crate share: claims, a small driver of places, and children that are this same test.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test uses its own part, and may fail loudly"
+)]
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
