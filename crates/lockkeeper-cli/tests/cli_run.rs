@@ -152,6 +152,15 @@ fn a_taken_lock_is_not_waited_for_by_try_nor_longer_than_wait_says() {
 }
 
 #[test]
+fn a_free_lock_is_had_without_any_wait() {
+    let store = Store::new();
+    for wait in [&["--try"][..], &["--wait", "0s"]] {
+        let args = ["run"].iter().chain(wait).chain(&["x", "--", "echo", "ran"]);
+        assert_eq!(text(&store.output(args).stdout), "ran\n");
+    }
+}
+
+#[test]
 fn a_wait_without_end_ends_when_the_lock_is_free() {
     let store = Store::new();
     for wait in [&[][..], &["--wait", "18446744073709551615s"], &["--wait", "99999999999999999999y"]] {

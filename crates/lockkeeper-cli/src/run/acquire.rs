@@ -32,7 +32,9 @@ pub(crate) async fn acquire(
 ) -> Result<Acquired> {
     let request = request(locker, key, args);
     let asked = {
-        let mut asked = pin!(ask(request, args.attempt));
+        // Not to wait at all is to try: an answer takes time, and a free lock shall be had.
+        let attempt = args.attempt || args.wait == Some(Duration::ZERO);
+        let mut asked = pin!(ask(request, attempt));
         let mut notice = pin!(tell_later(inspect, key));
         loop {
             tokio::select! {
