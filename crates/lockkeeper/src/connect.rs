@@ -50,6 +50,11 @@ pub async fn open(url: &str) -> Result<Store> {
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let options = lockkeeper_sqlite::SqliteOptions::from_url(url)?;
+            Ok(store(lockkeeper_sqlite::SqliteBackend::open(options).await?))
+        }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(not_built("sqlite")),
         _ => Err(Error::invalid(format!(
