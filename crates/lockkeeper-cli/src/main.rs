@@ -2,6 +2,7 @@
 
 mod args;
 mod break_lock;
+mod config;
 mod doctor;
 mod exit;
 mod help;
@@ -37,14 +38,22 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn answer(cli: Cli) -> Result<u8> {
+fn answer(mut cli: Cli) -> Result<u8> {
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
         output::data(&String::from_utf8_lossy(&script))?;
         return Ok(0);
     }
-    let target = Target::choose(cli.url)?;
+    let config = config::load(cli.config.as_deref())?;
+    let target = Target::choose(cli.url, config.clone());
+    if let Command::Config(command) = cli.command {
+        return config::config(command, &config, target);
+    }
+    if let Command::Run(args) = &mut cli.command {
+        args.adopt(&config);
+    }
+    let target = target?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -56,7 +65,7 @@ fn answer(cli: Cli) -> Result<u8> {
             Command::Show(args) => show::show(&target, args).await,
             Command::Break(args) => break_lock::break_lock(&target, args).await,
             Command::Doctor(args) => doctor::doctor(&target, *args).await,
-            Command::Completions { .. } => Ok(0),
+            Command::Completions { .. } | Command::Config(_) => Ok(0),
         }
     })
 }

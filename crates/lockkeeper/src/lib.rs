@@ -20,9 +20,13 @@
 #[doc(hidden)]
 #[path = "locked.rs"]
 pub mod __private;
+#[cfg(feature = "config")]
+pub mod config;
 mod connect;
 mod process;
 
+#[cfg(feature = "config")]
+pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::observe;
 pub use lockkeeper_core::{
