@@ -1,5 +1,7 @@
 //! `--config`, `config check`, `config show`, and who is stronger: file, variable or option.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::process::Command;

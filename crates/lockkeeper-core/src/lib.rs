@@ -7,6 +7,7 @@
 mod acquire;
 pub mod backend;
 mod background;
+pub mod buckets;
 pub mod claim;
 pub mod clock;
 mod engine;

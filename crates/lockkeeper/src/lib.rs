@@ -28,11 +28,11 @@ mod process;
 #[cfg(feature = "config")]
 pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
-pub use lockkeeper_core::observe;
 pub use lockkeeper_core::{
     Attempt, Error, Fence, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost, LostReason, Owner,
     Result, Stage, Timings,
 };
+pub use lockkeeper_core::{buckets, observe};
 #[cfg(feature = "macros")]
 pub use lockkeeper_macros::locked;
 pub use process::{default_locker, set_default};
@@ -44,5 +44,7 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(feature = "cache")]
+pub use lockkeeper_cache as cache;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
