@@ -74,7 +74,6 @@ macro_rules! stores {
             }
 
             #[cfg(not(feature = $feature))]
-            #[expect(clippy::unused_async, reason = "with the feature it awaits")]
             async fn $name(_url: &str) -> Result<Store> {
                 let feature = $feature;
                 let what = format!(
