@@ -1,1 +1,36 @@
-//! Placeholder.
+//! Distributed locks for Rust: one API over the stores you already run.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> lockkeeper::Result<()> {
+//! let locker = lockkeeper::connect("memory:").await?;
+//! let guard = locker.lock("orders/42").ttl(Duration::from_secs(10)).wait_at_most(Duration::from_secs(3)).await?;
+//! // … work, and send guard.fence() along with every write …
+//! guard.release().await?;
+//!
+//! if let Some(guard) = locker.try_lock("daily-report").await? {
+//!     guard.run(async { /* stopped if the lock is lost */ }).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod connect;
+
+pub use connect::{Store, connect, open};
+pub use lockkeeper_core::observe;
+pub use lockkeeper_core::{
+    Attempt, Error, Fence, Guard, Key, Label, LockFuture, LockRequest, Locker, LockerBuilder, Lost,
+    LostReason, Owner, Result, Stage, Timings,
+};
+
+/// For authors of backends and tools: the traits below the locker.
+pub mod spi {
+    pub use lockkeeper_core::backend::*;
+    pub use lockkeeper_core::inspect::*;
+    pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
+}
+
+#[cfg(feature = "sqlite")]
+pub use lockkeeper_sqlite as sqlite;

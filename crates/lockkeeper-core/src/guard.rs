@@ -1,0 +1,218 @@
+//! The guard: what the user holds while the lock is held.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::background::InRuntime;
+use crate::engine::Engine;
+use crate::error::{Error, LostReason, Result};
+use crate::fence::Fence;
+use crate::keeper;
+use crate::key::Key;
+use crate::queue::Held;
+use crate::tenure::Tenure;
+
+/// A held lock. It can move between tasks and threads.
+///
+/// Dropping it gives the lock back soon, not now: the drop never blocks, and the store is told in the
+/// background. [`release`](Guard::release) tells it before returning. A process that ends right after a drop
+/// may not get to it; others then wait for the ttl.
+#[must_use = "the lock is given back when the guard is dropped"]
+#[clippy::has_significant_drop]
+pub struct Guard {
+    engine: Arc<Engine>,
+    held: Held,
+    timings: Timings,
+    given_back: bool,
+}
+
+/// How long a caller waited in each of the two lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// In this process's line.
+    pub local: Duration,
+    /// In the store's line, the trips to it included.
+    pub remote: Duration,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("key", self.key())
+            .field("fence", &self.fence())
+            .field("valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(engine: Arc<Engine>, held: Held, timings: Timings) -> Self {
+        Guard {
+            engine,
+            held,
+            timings,
+            given_back: false,
+        }
+    }
+
+    /// What is locked.
+    pub fn key(&self) -> &Key {
+        &self.held.tenure.key
+    }
+
+    /// The number to send along with every write that the lock protects.
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// How long the caller waited for it.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Whether the lock is held right now. Judged by the clock at every call, not by a timer that may lag.
+    ///
+    /// Time passes between this answer and your next write. Only a fence that the resource checks closes
+    /// that gap.
+    pub fn is_valid(&self) -> bool {
+        self.held.is_valid(self.engine.clock.now())
+    }
+
+    /// How long the lock lasts if no renewal succeeds any more; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        if self.held.tenure.lost().is_some() {
+            return Duration::ZERO;
+        }
+        self.held.valid_until() - self.engine.clock.now()
+    }
+
+    /// `Ok` while the lock is held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] once it is not.
+    pub fn check(&self) -> Result<()> {
+        if self.is_valid() {
+            Ok(())
+        } else {
+            Err(self.lost_error())
+        }
+    }
+
+    /// Resolves when the lock is lost, before the store may give it to somebody else.
+    ///
+    /// The future does not borrow the guard and does not keep the lock.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    pub fn lost(&self) -> Lost {
+        Lost {
+            tenure: self.held.tenure.clone(),
+            ticket: None,
+        }
+    }
+
+    /// Run a future, and stop it where it awaits when the lock is lost.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops `future`; the guard stays.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before the future ended, also when it ended in the same
+    /// moment: its result was made without the lock and is dropped.
+    pub async fn run<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        let (mut future, mut lost) = (pin!(future), self.lost());
+        poll_fn(|cx| {
+            if !self.is_valid() || Pin::new(&mut lost).poll(cx).is_ready() {
+                return Poll::Ready(Err(self.lost_error()));
+            }
+            future.as_mut().poll(cx).map(|out| self.check().map(|()| out))
+        })
+        .await
+    }
+
+    /// Give the lock back and wait until the store, or the next caller of this process, has it.
+    ///
+    /// # Cancel safety
+    /// Once polled the release goes on, even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock had been lost before. [`Error::Unavailable`] if the store did not confirm:
+    /// the release is tried again in the background, and the ttl ends the lock if nothing else does.
+    pub async fn release(mut self) -> Result<()> {
+        let check = self.check();
+        self.given_back = true;
+        let (engine, tenure) = (self.engine.clone(), self.held.tenure.clone());
+        let over = engine.give_back(&tenure, self.held.fence);
+        if over {
+            let left = InRuntime::new(&engine.background, keeper::leave_politely(&engine, &tenure)).await;
+            return check.and(left);
+        }
+        check
+    }
+
+    /// [`release`](Guard::release) for threads without a runtime.
+    ///
+    /// # Errors
+    /// As for [`release`](Guard::release).
+    pub fn release_blocking(self) -> Result<()> {
+        let engine = self.engine.clone();
+        engine.background.block_on(self.release())
+    }
+
+    fn lost_error(&self) -> Error {
+        let held = &self.held;
+        let by_clock = if held.hold_until < held.tenure.valid_until() {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        };
+        Error::Lost {
+            fence: held.fence,
+            reason: held.tenure.lost().unwrap_or(by_clock),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.given_back {
+            self.engine.release(&self.held.tenure, self.held.fence);
+        }
+    }
+}
+
+/// The future of [`Guard::lost`].
+#[must_use = "a future does nothing unless awaited"]
+pub struct Lost {
+    tenure: Arc<Tenure>,
+    ticket: Option<u64>,
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lost")
+            .field("key", &self.tenure.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Future for Lost {
+    type Output = LostReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
+        let it = &mut *self;
+        it.tenure.poll_lost(&mut it.ticket, cx)
+    }
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.tenure.stop_listening(ticket);
+        }
+    }
+}

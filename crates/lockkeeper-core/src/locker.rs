@@ -1,0 +1,256 @@
+//! The locker: where requests begin. One per store and process; clones share everything.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::{Backend, Profile};
+use crate::background::{Background, InRuntime, Spawn};
+use crate::claim::Label;
+use crate::clock::Clock;
+use crate::engine::{Engine, Settings};
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::observe::Observer;
+use crate::queue::{Bounds, Queue};
+use crate::request::{Attempt, LockRequest};
+use crate::rounds::Rounds;
+
+/// Takes locks in one store. Cheap to clone; make one per process and store, and share it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lockkeeper_core::{Locker, Memory};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// let locker = Locker::new(Memory::default());
+/// let guard = locker.lock("orders/42").wait_at_most(Duration::from_secs(3)).await?;
+/// assert!(locker.try_lock("orders/42").await?.is_none());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Locker(Arc<Engine>);
+
+impl Locker {
+    /// A locker with default settings.
+    pub fn new(backend: impl Backend) -> Self {
+        Locker::builder(backend).build()
+    }
+
+    /// A locker with settings of your own.
+    pub fn builder(backend: impl Backend) -> LockerBuilder {
+        LockerBuilder::new(backend)
+    }
+
+    /// Ask for a lock and wait for it. See [`LockRequest`] for the options.
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
+        self.lock_key(Key::new(name.as_ref()))
+    }
+
+    /// Ask for a lock without waiting. See [`Attempt`].
+    pub fn try_lock(&self, name: impl AsRef<str>) -> Attempt {
+        self.lock(name).attempt()
+    }
+
+    /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
+    pub fn lock_key(&self, key: Result<Key>) -> LockRequest {
+        LockRequest::new(self.0.clone(), key)
+    }
+
+    /// What the store promises.
+    pub fn profile(&self) -> Profile {
+        self.0.profile
+    }
+
+    /// How many keys of this process are held or waited for right now.
+    pub fn lines(&self) -> usize {
+        self.0.queue.len()
+    }
+
+    /// End everything: refuse new requests, call off the waiting, take back what is held (its guards are
+    /// lost), and wait until the store has confirmed, at most `bound`.
+    ///
+    /// # Cancel safety
+    /// The end goes on in the background if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if something was not confirmed in time. It is freed by its ttl.
+    pub async fn shutdown(&self, bound: Duration) -> Result<()> {
+        self.0.close();
+        let engine = &self.0;
+        let drained = async {
+            let mut drained = std::pin::pin!(engine.background.drained());
+            let mut timer = std::pin::pin!(engine.clock.sleep(bound));
+            std::future::poll_fn(|cx| {
+                if drained.as_mut().poll(cx).is_ready() {
+                    return std::task::Poll::Ready(true);
+                }
+                timer.as_mut().poll(cx).map(|()| false)
+            })
+            .await
+        };
+        if InRuntime::new(&engine.background, drained).await {
+            return Ok(());
+        }
+        let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
+        Err(Error::unavailable(
+            format!("the {} store", engine.profile.name),
+            std::io::Error::other(text),
+        ))
+    }
+}
+
+/// Settings of a [`Locker`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct LockerBuilder {
+    backend: Box<dyn crate::backend::DynBackend>,
+    profile: Profile,
+    settings: Settings,
+    bounds: Bounds,
+    clock: Clock,
+    label: Label,
+    observer: Option<Arc<dyn Observer>>,
+    spawner: Option<Arc<dyn Spawn>>,
+    #[cfg(feature = "mutants")]
+    mutant: Option<crate::mutant::Mutant>,
+}
+
+impl LockerBuilder {
+    fn new(backend: impl Backend) -> Self {
+        let handoff_span_max = Duration::from_millis(100);
+        LockerBuilder {
+            profile: backend.profile(),
+            backend: Box::new(backend),
+            settings: Settings {
+                ttl: Duration::from_secs(10),
+                max_hold: Duration::MAX,
+                wait: Duration::MAX,
+                outage_max: Duration::from_secs(5),
+                handoff_span_max,
+            },
+            bounds: Bounds {
+                waiters_max: 1024,
+                depth_max: 64,
+                handoff_count_max: 16,
+                handoff_span_max,
+            },
+            clock: Clock::boot(),
+            label: Label::of_this_process(),
+            observer: None,
+            spawner: None,
+            #[cfg(feature = "mutants")]
+            mutant: None,
+        }
+    }
+
+    /// The ttl of requests that name none. Default 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.ttl = ttl;
+        self
+    }
+
+    /// The longest hold of requests that name none. Default: no cap.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.settings.max_hold = max_hold;
+        self
+    }
+
+    /// The wait of requests that name none. Default: without end.
+    pub fn wait_at_most(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// How long a request bears a store that gives no usable answer before it fails. Default 5 s.
+    pub fn outage_max(mut self, outage: Duration) -> Self {
+        self.settings.outage_max = outage;
+        self
+    }
+
+    /// How many callers of this process may wait for one key; the next is refused at once. Default 1024.
+    pub fn waiters_max(mut self, waiters: usize) -> Self {
+        self.bounds.waiters_max = waiters;
+        self
+    }
+
+    /// How often one owner may hold the same key at a time. Default 64.
+    pub fn depth_max(mut self, depth: u32) -> Self {
+        self.bounds.depth_max = depth.max(1);
+        self
+    }
+
+    /// How many callers of this process are served in a row while another process waits. Default 16.
+    /// Zero switches the hand-on off as soon as somebody outside waits.
+    pub fn handoff_count_max(mut self, count: u64) -> Self {
+        self.bounds.handoff_count_max = count;
+        self
+    }
+
+    /// How long callers of this process are served in a row while another process waits, and how often
+    /// the store is asked whether one does. Default 100 ms.
+    pub fn handoff_span_max(mut self, span: Duration) -> Self {
+        self.bounds.handoff_span_max = span;
+        self.settings.handoff_span_max = span.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Who wants to know what happens.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// How this process is called in the store. Default: its host and pid.
+    pub fn label(mut self, label: Label) -> Self {
+        self.label = label;
+        self
+    }
+
+    /// Another clock. For tests and simulation.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Another place for background work than a thread of our own. For tests and simulation.
+    pub fn spawner(mut self, spawner: Arc<dyn Spawn>) -> Self {
+        self.spawner = Some(spawner);
+        self
+    }
+
+    /// Plant a mistake, to see whether tests notice.
+    #[cfg(feature = "mutants")]
+    pub fn mutant(mut self, mutant: crate::mutant::Mutant) -> Self {
+        self.mutant = Some(mutant);
+        self
+    }
+
+    /// The locker.
+    pub fn build(self) -> Locker {
+        let queue = Queue::new(self.bounds);
+        #[cfg(feature = "mutants")]
+        if self.mutant == Some(crate::mutant::Mutant::SameFenceOnHandOn) {
+            queue.same_fence.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        Locker(Arc::new(Engine {
+            backend: self.backend,
+            profile: self.profile,
+            clock: self.clock,
+            settings: self.settings,
+            queue,
+            rounds: Rounds::new(),
+            background: Background::new(self.spawner),
+            label: Arc::new(self.label),
+            observer: self.observer,
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            #[cfg(feature = "mutants")]
+            mutant: self.mutant,
+        }))
+    }
+}

@@ -1,0 +1,81 @@
+//! Owners: logical callers, for reentrancy. An owner is a value, never a thread.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A logical caller. A request made by the owner that already holds the key gets the same lock again.
+///
+/// Pass it with [`LockRequest::owner`](crate::LockRequest::owner), or let a whole task have one:
+///
+/// ```
+/// # use lockkeeper_core::{Locker, Memory, Owner};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # let locker = Locker::new(Memory::default());
+/// Owner::new("import").scope(async {
+///     let outer = locker.lock("stock").await?;
+///     let inner = locker.lock("stock").await?; // the same lock, depth 2
+///     assert_eq!(inner.fence(), outer.fence());
+///     Ok(())
+/// })
+/// .await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Owner(Arc<Inner>);
+
+struct Inner {
+    id: u64,
+    name: String,
+}
+
+tokio::task_local! {
+    static CURRENT: Owner;
+}
+
+impl Owner {
+    /// A new owner, different from every other, also from those of the same name.
+    pub fn new(name: impl Into<String>) -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        Owner(Arc::new(Inner {
+            id: MADE.fetch_add(1, Ordering::Relaxed),
+            name: name.into(),
+        }))
+    }
+
+    /// The name given to it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Run a future whose requests are all this owner's, unless they say otherwise.
+    ///
+    /// The owner does not follow into tasks that the future spawns: they would hold the lock side by side.
+    ///
+    /// # Cancel safety
+    /// As safe as `future`.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        CURRENT.scope(self.clone(), future).await
+    }
+
+    /// The owner of the running task, if it runs in a [`scope`](Owner::scope).
+    pub fn current() -> Option<Owner> {
+        CURRENT.try_with(Owner::clone).ok()
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Owner {}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:?}, {})", self.0.name, self.0.id)
+    }
+}

@@ -1,0 +1,493 @@
+//! The local queue: callers of this process stand in one line per key, and one of them represents it.
+//!
+//! A line exists only while its key is held, contended or waited for, so idle keys cost nothing.
+//!
+//! ```text
+//!              arrive                grant                    release
+//!   no line ───────────▶ contending ───────▶ held ──┬─ next may have it ──▶ held (next fence)
+//!                            ▲                      ├─ next must ask ─────▶ contending
+//!                            └── next represents ◀──┴─ nobody ────────────▶ no line
+//! ```
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+
+use crate::clock::Moment;
+use crate::fence::Fence;
+use crate::keeper::Keeper;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::tenure::Tenure;
+
+const SHARDS: usize = 64;
+
+/// What a caller asks of the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Duration,
+    /// `false` for a try.
+    pub(crate) patient: bool,
+}
+
+/// The bounds of the queue, from the locker's settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) waiters_max: usize,
+    pub(crate) depth_max: u32,
+    pub(crate) handoff_count_max: u64,
+    pub(crate) handoff_span_max: Duration,
+}
+
+/// The answer to an arrival.
+pub(crate) enum Arrival {
+    /// Nobody was here, and the store granted it at once.
+    Granted(Held),
+    /// The owner holds it already; one level deeper now.
+    Reentered(Held),
+    /// The owner holds it already, as deep as is allowed.
+    TooDeep,
+    /// Nobody is here: go to the store for this process.
+    Represent,
+    /// Stand in line.
+    Wait(Arc<Waiter>),
+    /// A try, and somebody is here.
+    Busy,
+    /// Too many wait.
+    Full,
+    /// The queue was closed.
+    Closed,
+}
+
+/// What a guard is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) fence: Fence,
+    pub(crate) hold_until: Moment,
+}
+
+/// What happened to a guard that was given back.
+pub(crate) enum Release {
+    /// An outer guard of the same owner still holds.
+    StillHeld,
+    /// The next caller of this process has it, until then at the longest.
+    HandedOn(Option<Waker>, Held),
+    /// The tenure is over: leave the store. Wake whoever represents us next.
+    Over(Option<Waker>),
+    /// It was lost before.
+    Stale,
+}
+
+/// What a waiter is called for.
+pub(crate) enum Call {
+    /// The lock is yours.
+    Held(Held),
+    /// You represent this process now, perhaps from a place in line that another began.
+    Represent(Option<Keeper>),
+    /// The queue was closed.
+    Closed,
+}
+
+/// One caller in a line.
+pub(crate) struct Waiter {
+    ask: Ask,
+    ticket: u64,
+    slot: Mutex<Slot>,
+}
+
+enum Slot {
+    Waiting(Option<Waker>),
+    Called(Call),
+    Gone,
+}
+
+struct Line {
+    key: Key,
+    state: State,
+    waiters: VecDeque<Arc<Waiter>>,
+    tickets: u64,
+}
+
+enum State {
+    Contending,
+    Held(Holding),
+}
+
+struct Holding {
+    held: Held,
+    owner: Option<Owner>,
+    depth: u32,
+}
+
+pub(crate) struct Queue {
+    bounds: Bounds,
+    hasher: foldhash::fast::RandomState,
+    shards: Box<[Mutex<Shard>]>,
+    /// Planted by the test kit: hand on without a new fence.
+    #[cfg(feature = "mutants")]
+    pub(crate) same_fence: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Default)]
+struct Shard {
+    lines: HashTable<Line>,
+    closed: bool,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("lines", &self.len()).finish()
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Queue {
+            bounds,
+            hasher: foldhash::fast::RandomState::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            #[cfg(feature = "mutants")]
+            same_fence: false.into(),
+        }
+    }
+
+    /// How many keys have a line.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|it| lock(it).lines.len()).sum()
+    }
+
+    /// The cap on callers in one line.
+    pub(crate) fn waiters_max(&self) -> usize {
+        self.bounds.waiters_max
+    }
+
+    /// The cap on reentry.
+    pub(crate) fn depth_max(&self) -> u32 {
+        self.bounds.depth_max
+    }
+
+    fn hash(&self, key: &Key) -> u64 {
+        use std::hash::BuildHasher;
+        self.hasher.hash_one(key.as_str())
+    }
+
+    /// The shard of a hash: from its top bits, because the table inside uses the low ones.
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
+    }
+
+    /// A caller arrives. If nobody is here it must represent the process; `at_once` may settle that while
+    /// the line is ours, and is then seated without a second look-up.
+    pub(crate) fn arrive(
+        &self,
+        key: &Key,
+        ask: &Ask,
+        now: Moment,
+        at_once: impl FnOnce() -> Option<Held>,
+    ) -> Arrival {
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash);
+        if shard.closed {
+            return Arrival::Closed;
+        }
+        if let Some(line) = shard.lines.find_mut(hash, |it| it.key == *key) {
+            return self.join(line, ask, now);
+        }
+        let (state, arrival) = match at_once() {
+            None => (State::Contending, Arrival::Represent),
+            Some(held) => {
+                let owner = ask.owner.clone();
+                (
+                    State::Held(Holding {
+                        held: held.clone(),
+                        owner,
+                        depth: 1,
+                    }),
+                    Arrival::Granted(held),
+                )
+            }
+        };
+        let line = Line {
+            key: key.clone(),
+            state,
+            waiters: VecDeque::new(),
+            tickets: 0,
+        };
+        shard.lines.insert_unique(hash, line, |it| self.hash(&it.key));
+        arrival
+    }
+
+    fn join(&self, line: &mut Line, ask: &Ask, now: Moment) -> Arrival {
+        if let State::Held(holding) = &mut line.state
+            && ask.owner.is_some()
+            && holding.owner == ask.owner
+            && holding.held.is_valid(now)
+        {
+            if self.bounds.depth_max <= holding.depth {
+                return Arrival::TooDeep;
+            }
+            holding.depth += 1;
+            return Arrival::Reentered(holding.held.clone());
+        }
+        if !ask.patient {
+            return Arrival::Busy;
+        }
+        if self.bounds.waiters_max <= line.waiters.len() {
+            return Arrival::Full;
+        }
+        line.tickets += 1;
+        let slot = Mutex::new(Slot::Waiting(None));
+        let waiter = Arc::new(Waiter {
+            ask: ask.clone(),
+            ticket: line.tickets,
+            slot,
+        });
+        line.waiters.push_back(waiter.clone());
+        Arrival::Wait(waiter)
+    }
+
+    /// The representative holds now. `Err` gives the tenure back if the queue was closed meanwhile.
+    pub(crate) fn seat(&self, held: Held, owner: Option<Owner>) -> Result<(), Held> {
+        let hash = self.hash(&held.tenure.key);
+        let mut shard = self.shard(hash);
+        match shard.lines.find_mut(hash, |it| it.key == held.tenure.key) {
+            Some(line) => {
+                line.state = State::Held(Holding {
+                    held,
+                    owner,
+                    depth: 1,
+                });
+                Ok(())
+            }
+            None => Err(held),
+        }
+    }
+
+    /// A background representative holds for whoever is next.
+    pub(crate) fn seat_next(&self, tenure: &Arc<Tenure>, now: Moment) -> Release {
+        let seated = self.on_line(&tenure.key, |line| {
+            let next = line.waiters.pop_front()?;
+            if next.ask.ttl != tenure.ttl {
+                return Some(Release::Over(next.call(Call::Represent(None))));
+            }
+            let held = Held::new(tenure.clone(), tenure.fence(), now, next.ask.max_hold);
+            line.state = State::Held(Holding {
+                held: held.clone(),
+                owner: next.ask.owner.clone(),
+                depth: 1,
+            });
+            Some(Release::HandedOn(next.call(Call::Held(held.clone())), held))
+        });
+        seated.flatten().unwrap_or(Release::Over(None))
+    }
+
+    /// The representative gives up, perhaps from a place in the store's line. The next caller takes its
+    /// part, or the line ends. What comes back is a keeper that nobody wants, and somebody to wake.
+    pub(crate) fn step_down(&self, key: &Key, keeper: Option<Keeper>) -> (Option<Keeper>, Option<Waker>) {
+        let mut keeper = keeper;
+        let waker = self.on_line(key, |line| {
+            let next = line.waiters.pop_front()?;
+            let fitting = keeper.take_if(|it| it.patient && it.ttl == next.ask.ttl);
+            line.state = State::Contending;
+            Some(next.call(Call::Represent(fitting)))
+        });
+        (keeper, waker.flatten().flatten())
+    }
+
+    /// A guard is given back.
+    pub(crate) fn release(&self, tenure: &Arc<Tenure>, now: Moment) -> Release {
+        let released = self.on_line(&tenure.key, |line| {
+            let State::Held(holding) = &mut line.state else {
+                return Some(Release::Stale);
+            };
+            if !Arc::ptr_eq(&holding.held.tenure, tenure) {
+                return Some(Release::Stale);
+            }
+            holding.depth -= 1;
+            if 0 < holding.depth {
+                return Some(Release::StillHeld);
+            }
+            if let Some(handed_on) = self.hand_on(line, tenure, now) {
+                return Some(handed_on);
+            }
+            let next = line.waiters.pop_front()?;
+            line.state = State::Contending;
+            Some(Release::Over(next.call(Call::Represent(None))))
+        });
+        match released {
+            None => Release::Stale,
+            Some(None) => Release::Over(None),
+            Some(Some(it)) => it,
+        }
+    }
+
+    /// Give the tenure to the next caller, within the bounds that keep other processes served.
+    fn hand_on(&self, line: &mut Line, tenure: &Arc<Tenure>, now: Moment) -> Option<Release> {
+        let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
+        let still_good = tenure.lost().is_none() && now.after(tenure.ttl / 4) < tenure.valid_until();
+        let turn_of_others = tenure.wanted_since().is_some_and(|since| {
+            self.bounds.handoff_count_max <= tenure.handoffs_while_wanted()
+                || self.bounds.handoff_span_max <= now - since
+        });
+        if !still_good || turn_of_others {
+            return None;
+        }
+        #[cfg(feature = "mutants")]
+        let fence = match self.same_fence.load(std::sync::atomic::Ordering::Relaxed) {
+            true => tenure.fence(),
+            false => tenure.next_fence()?,
+        };
+        #[cfg(not(feature = "mutants"))]
+        let fence = tenure.next_fence()?;
+        let held = Held::new(tenure.clone(), fence, now, next.ask.max_hold);
+        let next = line.waiters.pop_front()?;
+        line.state = State::Held(Holding {
+            held: held.clone(),
+            owner: next.ask.owner.clone(),
+            depth: 1,
+        });
+        Some(Release::HandedOn(next.call(Call::Held(held.clone())), held))
+    }
+
+    /// A tenure is lost: whoever is next goes to the store anew.
+    pub(crate) fn detach(&self, tenure: &Arc<Tenure>) -> Option<Waker> {
+        self.on_line(&tenure.key, |line| {
+            let State::Held(holding) = &line.state else {
+                return Some(None);
+            };
+            if !Arc::ptr_eq(&holding.held.tenure, tenure) {
+                return Some(None);
+            }
+            let next = line.waiters.pop_front()?;
+            line.state = State::Contending;
+            Some(next.call(Call::Represent(None)))
+        })
+        .flatten()
+        .flatten()
+    }
+
+    /// A caller goes away. What comes back is what it was called for, if it was called already.
+    pub(crate) fn withdraw(&self, key: &Key, waiter: &Arc<Waiter>) -> Option<Call> {
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash);
+        if let Some(line) = shard.lines.find_mut(hash, |it| it.key == *key)
+            && let Ok(at) = line.waiters.binary_search_by_key(&waiter.ticket, |it| it.ticket)
+            && Arc::ptr_eq(&line.waiters[at], waiter)
+        {
+            line.waiters.remove(at);
+        }
+        drop(shard);
+        match std::mem::replace(&mut *lock(&waiter.slot), Slot::Gone) {
+            Slot::Called(call) => Some(call),
+            Slot::Waiting(_) | Slot::Gone => None,
+        }
+    }
+
+    /// How many callers stand before this one, the holder included.
+    pub(crate) fn ahead_of(&self, key: &Key, waiter: &Waiter) -> Option<u64> {
+        let hash = self.hash(key);
+        let shard = self.shard(hash);
+        let line = shard.lines.find(hash, |it| it.key == *key)?;
+        let at = line
+            .waiters
+            .binary_search_by_key(&waiter.ticket, |it| it.ticket)
+            .ok()?;
+        u64::try_from(at + 1).ok()
+    }
+
+    /// Visit every tenure that is held.
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Held)) {
+        for shard in &self.shards {
+            for line in &lock(shard).lines {
+                if let State::Held(holding) = &line.state {
+                    visit(&holding.held);
+                }
+            }
+        }
+    }
+
+    /// Refuse everybody from now on. What comes back is whom to wake and what is held.
+    pub(crate) fn close(&self) -> (Vec<Waker>, Vec<Arc<Tenure>>) {
+        let (mut wakers, mut tenures) = (Vec::new(), Vec::new());
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            shard.closed = true;
+            for line in shard.lines.drain() {
+                wakers.extend(line.waiters.iter().filter_map(|it| it.call(Call::Closed)));
+                if let State::Held(holding) = line.state {
+                    tenures.push(holding.held.tenure);
+                }
+            }
+        }
+        (wakers, tenures)
+    }
+
+    /// Run `f` on a line; `Some(None)` from `f` ends the line.
+    ///
+    /// The outer `None` says that there is no such line.
+    fn on_line<T>(&self, key: &Key, f: impl FnOnce(&mut Line) -> Option<T>) -> Option<Option<T>> {
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash);
+        let mut entry = shard.lines.find_entry(hash, |it| it.key == *key).ok()?;
+        let out = f(entry.get_mut());
+        if out.is_none() {
+            drop(entry.remove());
+            let (len, capacity) = (shard.lines.len(), shard.lines.capacity());
+            if 64 < capacity && len < capacity / 8 {
+                shard.lines.shrink_to(len * 2, |it| self.hash(&it.key));
+            }
+        }
+        Some(out)
+    }
+}
+
+impl Held {
+    pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Duration) -> Self {
+        Held {
+            tenure,
+            fence,
+            hold_until: now.after(max_hold),
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        self.tenure.valid_until().min(self.hold_until)
+    }
+
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        self.tenure.lost().is_none() && now < self.valid_until()
+    }
+}
+
+impl Waiter {
+    #[must_use = "the waker must be woken outside the queue's lock"]
+    fn call(&self, call: Call) -> Option<Waker> {
+        match std::mem::replace(&mut *lock(&self.slot), Slot::Called(call)) {
+            Slot::Waiting(waker) => waker,
+            Slot::Called(_) | Slot::Gone => None,
+        }
+    }
+
+    /// Resolve when called.
+    pub(crate) fn poll_called(&self, cx: &Context<'_>) -> Poll<Call> {
+        let mut slot = lock(&self.slot);
+        match std::mem::replace(&mut *slot, Slot::Gone) {
+            Slot::Called(call) => Poll::Ready(call),
+            Slot::Waiting(_) | Slot::Gone => {
+                *slot = Slot::Waiting(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
