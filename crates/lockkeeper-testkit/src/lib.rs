@@ -1,1 +1,4 @@
-//! Placeholder.
+//! Test kit of Lockkeeper.
+
+pub mod process;
+pub mod servers;
