@@ -178,7 +178,10 @@ impl Options {
             "sentinel" => {
                 let (service, db) = path.split_once('/').unwrap_or((path, ""));
                 if service.is_empty() {
-                    return Err(bad("the service is missing", "redis+sentinel://host,host/service"));
+                    return Err(bad(
+                        "the service is missing",
+                        "redis+sentinel://host,host/service",
+                    ));
                 }
                 let service = decode(service)?;
                 (Deployment::Sentinel { service }, db, SENTINEL_PORT)
@@ -259,9 +262,12 @@ impl Options {
     }
 
     fn tls_of(&mut self, name: &str) -> Result<&mut Tls, Error> {
-        self.tls
-            .as_mut()
-            .ok_or_else(|| bad(&format!("{name:?} is for TLS"), "a scheme that begins with rediss"))
+        self.tls.as_mut().ok_or_else(|| {
+            bad(
+                &format!("{name:?} is for TLS"),
+                "a scheme that begins with rediss",
+            )
+        })
     }
 
     /// The name of this store for people, without secrets: `redis://127.0.0.1:6379`.
@@ -355,14 +361,23 @@ fn replicas(value: &str) -> Result<Replicas, Error> {
 }
 
 fn secret_from(file: &str) -> Result<Secret, Error> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|it| bad(&format!("the password file {file:?} cannot be read ({it})"), "a readable file"))?;
+    let text = std::fs::read_to_string(file).map_err(|it| {
+        bad(
+            &format!("the password file {file:?} cannot be read ({it})"),
+            "a readable file",
+        )
+    })?;
     Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
 }
 
 /// Undo percent-encoding.
 fn decode(text: &str) -> Result<String, Error> {
-    let wrong = || bad("it holds a % that is not followed by two hexadecimal digits of UTF-8", "%25 for a %");
+    let wrong = || {
+        bad(
+            "it holds a % that is not followed by two hexadecimal digits of UTF-8",
+            "%25 for a %",
+        )
+    };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -372,7 +387,9 @@ fn decode(text: &str) -> Result<String, Error> {
             continue;
         }
         let digits = after.get(..2).filter(|it| it.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|it| std::str::from_utf8(it).ok()).ok_or_else(wrong)?;
+        let digits = digits
+            .and_then(|it| std::str::from_utf8(it).ok())
+            .ok_or_else(wrong)?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = &after[2..];
     }
@@ -435,7 +452,11 @@ mod tests {
         assert_eq!(options.sentinel_password.as_ref().unwrap().reveal(), secret);
         let shown = format!("{options} {options:?} {:?}", options.password);
         assert!(!shown.contains(secret) && !shown.contains("p%40"), "{shown}");
-        for broken in ["redis://u:hush@h?x=1", "redis://u:hush@h:port", "redis://u:hush%@h"] {
+        for broken in [
+            "redis://u:hush@h?x=1",
+            "redis://u:hush@h:port",
+            "redis://u:hush%@h",
+        ] {
             assert!(!Options::parse(broken).unwrap_err().to_string().contains("hush"));
         }
     }
