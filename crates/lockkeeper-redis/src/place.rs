@@ -25,6 +25,9 @@ const LEAVING: &str = "giving the lock back";
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 const STAGGER: Duration = Duration::from_millis(5);
 
+/// Keys live this much longer than the claims in them, which are judged by the time stored inside.
+const KEEP_MORE_MS: u64 = 10;
+
 /// One claim's place in the line of one lock.
 #[derive(Debug)]
 pub struct RedisPlace {
@@ -33,8 +36,8 @@ pub struct RedisPlace {
     id: ClaimId,
     main: String,
     tag: u8,
-    head: [u8; 40],
-    tail: Vec<u8>,
+    /// What the store keeps about us.
+    record: Vec<u8>,
     ttl_ms: u64,
     /// How often we asked.
     asks: u64,
@@ -50,15 +53,13 @@ pub struct RedisPlace {
 impl RedisPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let (main, tag) = store.main_key(&claim.key);
-        let head = record::head(&claim, claim.id.as_bytes(), store.process());
-        let tail = record::tail(&claim);
+        let ttl_ms = whole_ms(claim.ttl);
         RedisPlace {
             id: claim.id,
             main,
             tag,
-            head,
-            tail,
-            ttl_ms: whole_ms(claim.ttl),
+            record: record::claim(&claim, store.process(), ttl_ms),
+            ttl_ms,
             asks: 0,
             asked_at: Moment::from_nanos(0),
             waiting: false,
@@ -95,7 +96,7 @@ impl RedisPlace {
         self.id = ClaimId::random().map_err(|it| {
             Fault::transient(crate::fault::NAME, TAKING, "no random claim id could be drawn").with_source(it)
         })?;
-        self.head[..16].copy_from_slice(self.id.as_bytes());
+        record::set_id(&mut self.record, self.id.as_bytes());
         (self.left, self.waiting) = (false, false);
         Ok(())
     }
@@ -103,13 +104,13 @@ impl RedisPlace {
     async fn ask(&mut self) -> Result<Turn> {
         self.asks += 1;
         self.asked_at = self.store.now();
-        let (mut ttl, mut asks) = ([0; 20], [0; 20]);
-        let args: [&[u8]; 5] = [
-            &self.head,
-            digits(self.ttl_ms, &mut ttl),
-            digits(self.asks, &mut asks),
+        record::set_ask(&mut self.record, self.asks);
+        let (mut ticks, mut keep) = ([0; 20], [0; 20]);
+        let args: [&[u8]; 4] = [
+            &self.record,
+            digits(self.ttl_ms.saturating_mul(100).saturating_add(1), &mut ticks),
+            digits(self.ttl_ms.saturating_add(KEEP_MORE_MS), &mut keep),
             if self.claim.patient { b"1" } else { b"0" },
-            &self.tail,
         ];
         let call = Call {
             keys: &[&self.main],

@@ -27,28 +27,39 @@ pub(crate) fn ticks(count: u64) -> Duration {
     Duration::from_micros(count.saturating_mul(TICK_MICROS))
 }
 
-/// Id, process, weight and capacity: bytes 19 to 58 of a record.
-pub(crate) fn head(claim: &Claim, id: &[u8; 16], process: &str) -> [u8; 40] {
-    let mut head = [0; 40];
-    head[..16].copy_from_slice(id);
-    for (to, from) in head[16..32].iter_mut().zip(process.bytes()) {
-        *to = from;
-    }
-    head[32..36].copy_from_slice(&claim.weight.to_be_bytes());
-    head[36..].copy_from_slice(&claim.capacity.to_be_bytes());
-    head
+/// Where the number of the ask stands in what [`claim`] makes.
+const ASK: std::ops::Range<usize> = 48..56;
+
+/// The record of a claim from its byte 19 on: id, process, weight, capacity, ttl, ask, name and label.
+pub(crate) fn claim(claim: &Claim, process: &str, ttl_ms: u64) -> Vec<u8> {
+    let (name, label) = (claim.key.as_str(), &claim.label);
+    let mut record = Vec::with_capacity(80 + name.len() + label.host.len());
+    record.extend(claim.id.as_bytes());
+    record.extend(process.as_bytes());
+    record.extend(claim.weight.to_be_bytes());
+    record.extend(claim.capacity.to_be_bytes());
+    record.extend(double(ttl_ms));
+    record.extend(double(0));
+    put(&mut record, Some(name));
+    put(&mut record, Some(&label.host));
+    record.extend(label.pid.to_be_bytes());
+    put(&mut record, label.owner.as_deref());
+    put(&mut record, label.note.as_deref());
+    record
 }
 
-/// Name and label, as stored for people at the end of a record.
-pub(crate) fn tail(claim: &Claim) -> Vec<u8> {
-    let label = &claim.label;
-    let mut tail = Vec::with_capacity(claim.key.as_str().len() + label.host.len() + 16);
-    put(&mut tail, Some(claim.key.as_str()));
-    put(&mut tail, Some(&label.host));
-    tail.extend(label.pid.to_be_bytes());
-    put(&mut tail, label.owner.as_deref());
-    put(&mut tail, label.note.as_deref());
-    tail
+pub(crate) fn set_id(record: &mut [u8], id: &[u8; 16]) {
+    record[..16].copy_from_slice(id);
+}
+
+pub(crate) fn set_ask(record: &mut [u8], ask: u64) {
+    record[ASK].copy_from_slice(&double(ask));
+}
+
+/// A whole number as scripts pack it.
+#[expect(clippy::cast_precision_loss, reason = "what is packed stays below 2^53")]
+fn double(whole: u64) -> [u8; 8] {
+    (whole as f64).to_be_bytes()
 }
 
 /// Length and bytes; `u16::MAX` for none.
@@ -65,9 +76,10 @@ pub(crate) fn read(record: &[u8], now: u64) -> Option<(Key, Occupant)> {
         let bytes = record.get(at..at + 8)?;
         Some(whole(bytes.try_into().ok()?))
     };
-    let (counter, expiry, since) = (number(2)?, number(10)?, number(58)?);
+    // A holder's counter is the tick at which it entered, or a little more if grants came thick and fast.
+    let (counter, expiry) = (number(2)?, number(10)?);
     let weight = u32::from_be_bytes(record.get(50..54)?.try_into().ok()?);
-    let mut rest = record.get(82..)?;
+    let mut rest = record.get(74..)?;
     let key = Key::new(&text(&mut rest)??).ok()?;
     let host = text(&mut rest)??;
     let (pid, after) = rest.split_first_chunk::<4>()?;
@@ -81,7 +93,7 @@ pub(crate) fn read(record: &[u8], now: u64) -> Option<(Key, Occupant)> {
     };
     let occupant = Occupant {
         label,
-        since: Some(ticks(now.saturating_sub(since))),
+        since: Some(ticks(now.saturating_sub(counter))),
         fence: (record.first() == Some(&b'H')).then(|| Fence::of_grant(counter)),
         valid_for: ticks(expiry.saturating_sub(now)),
         weight,

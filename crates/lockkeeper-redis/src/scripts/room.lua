@@ -8,8 +8,8 @@
 --   main:line   zset     those who wait: id by ticket
 --   main:who    hash     id to record, of several holders and of those who wait
 --
---   record  1 kind H or W   2 flag   3 counter   11 expiry   19 id   35 process   51 weight   55 capacity
---           59 since   67 ttl in ms   75 number of the last ask   83 name and label
+--   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
+--           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
 --   The flag of main is 1 while somebody stands in line; that of a waiter is 1 while its process does
 --   not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
@@ -119,11 +119,10 @@ end
 -- Make the claim of this record a holder from now on. Answers its counter.
 local function enter(record)
   local weight, capacity = struct.unpack('>I4I4', record, 51)
-  local ttl = struct.unpack('>d', record, 67)
+  local ttl = struct.unpack('>d', record, 59)
   last = math.max(last + 1, now)
   lives = math.max(lives, ttl + 10)
-  record = 'H0' .. struct.pack('>dd', last, now + 1 + ttl * 100) .. string.sub(record, 19, 58)
-    .. struct.pack('>d', now) .. string.sub(record, 67)
+  record = 'H0' .. struct.pack('>dd', last, now + 1 + ttl * 100) .. string.sub(record, 19)
   if used == 0 then
     sole = record
   else
@@ -174,7 +173,7 @@ local function admit(me)
     else
       local wanted = redis.call('ZCARD', line) > 1 and '1' or '0'
       local counter = math.max(last + 1, now)
-      local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 75, 82) .. wanted)
+      local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 67, 74) .. wanted)
       if heard == 0 then
         redis.call('HSET', who, id, 'W1' .. string.sub(record, 3))
         passed = passed + 1
@@ -200,9 +199,9 @@ local function join(id, record)
 end
 
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
-local function store(ttl)
+local function store(at_least)
   local flag = waiting() > 0 and '1' or '0'
-  lives = math.max(lives, ttl + 10)
+  lives = math.max(lives, at_least)
   local state
   if sole then
     state = 'H' .. flag .. string.sub(sole, 3)
