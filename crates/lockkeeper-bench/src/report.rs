@@ -1,0 +1,47 @@
+//! The table that a run ends with: ours, theirs, the ratio, and the bound it must keep.
+
+use std::io::Write;
+
+/// One comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) what: &'static str,
+    pub(crate) ours: String,
+    pub(crate) theirs: String,
+    /// Ours by theirs.
+    pub(crate) ratio: f64,
+    pub(crate) bound: Bound,
+    /// Commands per guard and the like.
+    pub(crate) note: String,
+}
+
+/// What the ratio must keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Row {
+    pub(crate) fn within(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(it) => self.ratio <= it,
+            Bound::AtLeast(it) => self.ratio >= it,
+        }
+    }
+}
+
+pub(crate) fn print(rows: &[Row]) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "| what | ours | beside it | ratio | must be | kept | note |");
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|");
+    for row in rows {
+        let bound = match row.bound {
+            Bound::AtMost(it) => format!("≤ {it}"),
+            Bound::AtLeast(it) => format!("≥ {it}"),
+        };
+        let kept = if row.within() { "yes" } else { "**no**" };
+        let Row { what, ours, theirs, ratio, note, .. } = row;
+        let _ = writeln!(out, "| {what} | {ours} | {theirs} | {ratio:.2} | {bound} | {kept} | {note} |");
+    }
+}

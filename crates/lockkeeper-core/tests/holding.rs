@@ -1,0 +1,142 @@
+//! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
+
+use std::future::{IntoFuture, pending};
+use std::time::Duration;
+
+use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Error, Key, Locker, LostReason, Memory, Owner};
+
+/// Short for a person, long for a scheduler: a busy machine must not lose a renewal in it.
+const SHORT: Duration = Duration::from_millis(1500);
+const HANG: Duration = Duration::from_secs(30);
+
+async fn pause(span: Duration) {
+    tokio::time::timeout(span, pending::<()>()).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn the_same_owner_enters_again_and_must_leave_as_often() {
+    let locker = Locker::new(Memory::default());
+    let owner = Owner::new("import");
+    let outer = locker.lock("k").owner(&owner).await.unwrap();
+    let inner = locker.lock("k").owner(&owner).await.unwrap();
+    assert_eq!(outer.fence(), inner.fence());
+    assert!(locker.try_lock("k").await.unwrap().is_none(), "no owner is not that owner");
+    assert!(locker.try_lock("k").owner(&Owner::new("import")).await.unwrap().is_none());
+    drop(outer);
+    assert!(inner.is_valid());
+    assert!(locker.try_lock("k").await.unwrap().is_none(), "one level is still held");
+    inner.release().await.unwrap();
+    assert!(locker.try_lock("k").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_task_local_owner_enters_again_by_itself() {
+    let locker = Locker::new(Memory::default());
+    Owner::new("task")
+        .scope(async {
+            let outer = locker.lock("k").await.unwrap();
+            let inner = locker.try_lock("k").await.unwrap().unwrap();
+            assert_eq!(outer.fence(), inner.fence());
+            let other = locker.clone();
+            let spawned = tokio::spawn(async move { other.try_lock("k").await });
+            assert!(spawned.await.unwrap().unwrap().is_none(), "a spawned task is somebody else");
+        })
+        .await;
+    assert_eq!(locker.lines(), 0);
+}
+
+#[tokio::test]
+async fn reentry_has_a_limit_with_a_clear_error() {
+    let locker = Locker::builder(Memory::default()).depth_max(3).build();
+    let owner = Owner::new("deep");
+    let mut guards = Vec::new();
+    for _ in 0..3 {
+        guards.push(locker.lock("k").owner(&owner).await.unwrap());
+    }
+    let error = locker.lock("k").owner(&owner).await.unwrap_err();
+    assert!(error.to_string().contains("3 times") && matches!(error, Error::Invalid { .. }), "{error}");
+    guards.pop();
+    assert!(locker.lock("k").owner(&owner).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_held_lock_is_renewed_for_as_long_as_the_guard_lives() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let guard = here.lock("k").ttl(SHORT).await.unwrap();
+    pause(SHORT * 2).await;
+    assert!(guard.is_valid());
+    assert!(there.try_lock("k").await.unwrap().is_none());
+}
+
+#[test]
+fn a_runtime_blocked_for_two_ttls_keeps_its_lock() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let guard = runtime.block_on(async { here.lock("k").ttl(SHORT).await }).unwrap();
+    let blocked: Vec<_> = (0..2).map(|_| runtime.spawn(async { std::thread::sleep(SHORT * 2) })).collect();
+    std::thread::sleep(SHORT * 2);
+    assert!(there.try_lock("k").blocking().unwrap().is_none());
+    assert!(guard.is_valid());
+    blocked.into_iter().for_each(|it| runtime.block_on(it).unwrap());
+}
+
+#[tokio::test]
+async fn max_hold_ends_the_guard_although_renewals_succeed() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let guard = here.lock("k").max_hold(SHORT).await.unwrap();
+    assert!(guard.remaining() <= SHORT);
+    assert_eq!(guard.lost().await, LostReason::MaxHold);
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    assert!(there.lock("k").wait_at_most(HANG).await.is_ok());
+    let error = guard.release().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::MaxHold, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_lock_broken_by_an_operator_is_told_to_its_holder_and_stays_lost() {
+    let store = Memory::default();
+    let locker = Locker::new(store.clone());
+    let guard = locker.lock("k").ttl(SHORT).await.unwrap();
+    let broken = store.break_lock(&Key::new("k").unwrap()).await.unwrap();
+    assert_eq!(broken.len(), 1);
+    assert_eq!(guard.lost().await, LostReason::Taken);
+    assert!(!guard.is_valid());
+    // The process can take the lock again while the old guard still lives, and the old one stays lost.
+    let again = locker.lock("k").wait_at_most(HANG).await.unwrap();
+    assert!(guard.fence() < again.fence());
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    assert!(again.is_valid(), "releasing a lost guard does not release its successor");
+}
+
+#[tokio::test]
+async fn run_stops_the_future_when_the_lock_is_lost() {
+    let locker = Locker::new(Memory::default());
+    let guard = locker.lock("k").max_hold(SHORT).await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    let stopped = guard.run(pending::<()>()).await.unwrap_err();
+    assert!(matches!(stopped, Error::Lost { reason: LostReason::MaxHold, .. }), "{stopped}");
+    assert!(guard.check().is_err());
+}
+
+#[tokio::test]
+async fn shutdown_gives_everything_back_and_refuses_the_rest() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    let held = here.lock("held").await.unwrap();
+    let outside = there.lock("outside").await.unwrap();
+    let local = tokio::spawn(here.lock("held").into_future());
+    let remote = tokio::spawn(here.lock("outside").into_future());
+    tokio::task::yield_now().await;
+    here.shutdown(HANG).await.unwrap();
+    assert!(matches!(local.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(remote.await.unwrap(), Err(Error::Closed)));
+    assert_eq!(held.lost().await, LostReason::Closed);
+    assert!(matches!(here.try_lock("new").await, Err(Error::Closed)));
+    drop(outside);
+    here.shutdown(HANG).await.unwrap();
+    assert!(store.is_empty());
+}
