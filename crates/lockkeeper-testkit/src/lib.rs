@@ -1,4 +1,5 @@
 //! Test kit of Lockkeeper.
 
 pub mod process;
+pub mod proxy;
 pub mod servers;

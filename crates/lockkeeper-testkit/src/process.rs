@@ -1,5 +1,8 @@
 //! A child process that never outlives its owner: killed on drop, and by the kernel if the test is killed.
 
+mod installed;
+mod tree;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +16,11 @@ use std::time::Duration;
 
 use lockkeeper_core::clock::Clock;
 use rustix::process::{Pid, Signal};
+
+pub use installed::find;
+pub(crate) use installed::{ids_of, missing};
+pub use tree::is_alive;
+use tree::{descendants, signal_if_there};
 
 /// What went wrong while the kit ran a server, in words that say what to do about it.
 ///
@@ -71,7 +79,7 @@ impl From<io::Error> for KitError {
 }
 
 /// How to start a program; kept, so that it can be started again in the same way.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Launch {
     program: String,
     package: &'static str,
@@ -81,6 +89,17 @@ pub struct Launch {
     dir: PathBuf,
     log: PathBuf,
     stop_signal: Signal,
+    end_signal: Signal,
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the environment, which may hold a password.
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Launch {
@@ -101,6 +120,7 @@ impl Launch {
             dir: dir.to_owned(),
             log: dir.join(format!("{name}.log")),
             stop_signal: Signal::TERM,
+            end_signal: Signal::KILL,
         }
     }
 
@@ -140,6 +160,14 @@ impl Launch {
         self
     }
 
+    /// The signal that ends the program at once when it is dropped or our own process is killed; SIGKILL
+    /// unless told. For a program that should still tidy up outside its folder.
+    #[must_use]
+    pub fn end_signal(mut self, signal: Signal) -> Self {
+        self.end_signal = signal;
+        self
+    }
+
     /// The file that receives what the program prints.
     pub fn log(&self) -> &Path {
         &self.log
@@ -160,8 +188,13 @@ impl Launch {
                 "--init-groups",
             ]);
         }
+        let dying = if self.end_signal == Signal::QUIT {
+            "QUIT"
+        } else {
+            "KILL"
+        };
         command
-            .args(["--pdeathsig", "KILL", "--"])
+            .args(["--pdeathsig", dying, "--"])
             .arg(program)
             .args(&self.args);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
@@ -203,6 +236,21 @@ impl Launch {
             None => Err(process.complaint(&format!("did not finish within {within:?}"))),
         }
     }
+
+    /// Run a program that ends by itself, as [`Launch::run`] does, and return what it printed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the program.
+    ///
+    /// # Errors
+    /// As for [`Launch::run`].
+    pub async fn output(mut self, within: Duration) -> Result<String, KitError> {
+        let file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        file.path().clone_into(&mut self.log);
+        self.run(within).await?;
+        let text = fs::read(file.path())?;
+        Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+    }
 }
 
 /// A running child process. Dropping it kills it and everything it started.
@@ -229,6 +277,14 @@ impl Process {
             self.ended = self.child.try_wait()?;
         }
         Ok(self.ended.is_none())
+    }
+
+    /// Wait until it has ended by itself. Blocks the thread: only for programs that end at once.
+    pub(crate) fn wait(&mut self) -> Result<(), KitError> {
+        if self.ended.is_none() {
+            self.ended = Some(self.child.wait()?);
+        }
+        Ok(())
     }
 
     /// Send it a signal. Does nothing if it has ended.
@@ -273,10 +329,7 @@ impl Process {
             signal_if_there(pid, Signal::KILL)?;
         }
         self.signal(Signal::KILL)?;
-        if self.ended.is_none() {
-            self.ended = Some(self.child.wait()?);
-        }
-        Ok(())
+        self.wait()
     }
 
     /// Ask it to stop, and kill it if it still runs after `within`.
@@ -352,9 +405,21 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure, and the kernel still ends the child with our own process.
+        if self.launch.end_signal != Signal::KILL && self.ended.is_none() {
+            drop((self.signal(self.launch.end_signal), self.resume()));
+            for _ in 0..END_POLLS_MAX {
+                if !matches!(self.is_running(), Ok(true)) {
+                    return;
+                }
+                std::thread::sleep(POLL);
+            }
+        }
         drop(self.kill());
     }
 }
+
+/// How often to look, while dropping, whether the program has tidied up: one second.
+const END_POLLS_MAX: u32 = 100;
 
 const POLL: Duration = Duration::from_millis(10);
 const ONE_CHECK_MAX: Duration = Duration::from_secs(2);
@@ -415,83 +480,6 @@ fn pid_of(child: &Child) -> Result<Pid, KitError> {
     let raw = i32::try_from(child.id()).ok();
     raw.and_then(Pid::from_raw)
         .ok_or_else(|| KitError::new("the system gave a child no usable pid"))
-}
-
-fn signal_if_there(pid: Pid, signal: Signal) -> Result<(), KitError> {
-    match rustix::process::kill_process(pid, signal) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-        Err(error) => Err(io::Error::from(error).into()),
-    }
-}
-
-/// Every living process below `root`. Postgres puts each of its own into a group of its own, so a process
-/// group would not find them.
-fn descendants(root: Pid) -> Result<Vec<Pid>, KitError> {
-    let mut parents = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
-            continue;
-        };
-        if let Some((parent, state)) = parent_and_state(pid)
-            && state != 'Z'
-        {
-            parents.push((pid, parent));
-        }
-    }
-    let mut found = vec![root.as_raw_nonzero().get()];
-    let mut next = 0;
-    while let Some(&parent) = found.get(next) {
-        found.extend(parents.iter().filter(|it| it.1 == parent).map(|it| it.0));
-        next += 1;
-    }
-    Ok(found.into_iter().skip(1).filter_map(Pid::from_raw).collect())
-}
-
-fn parent_and_state(pid: i32) -> Option<(i32, char)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; what follows the last bracket is "state parent …".
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?.chars().next()?;
-    Some((fields.next()?.parse().ok()?, state))
-}
-
-/// Whether a process with this pid exists and is more than a name in the table.
-pub fn is_alive(pid: u32) -> bool {
-    i32::try_from(pid)
-        .ok()
-        .and_then(parent_and_state)
-        .is_some_and(|(_, state)| state != 'Z')
-}
-
-/// Find `program` in `PATH` and in the folders where Debian keeps servers.
-///
-/// # Errors
-/// If it is not there; the text names the package to install.
-pub fn find(program: &str, package: &str) -> Result<PathBuf, KitError> {
-    let listed = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&listed).chain(["/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from));
-    folders
-        .map(|it| it.join(program))
-        .find(|it| it.is_file())
-        .ok_or_else(|| missing(program, package))
-}
-
-pub(crate) fn missing(program: &str, package: &str) -> KitError {
-    KitError::new(format!(
-        "`{program}` is not installed: install the Debian package `{package}` \
-         (`apt-get install {package}`), or run `cargo xtask test`, which installs all that the tests need"
-    ))
-}
-
-/// User and group id of a system user. Only the local table is read, where Debian's packages put theirs.
-pub(crate) fn ids_of(user: &str, package: &str) -> Result<(u32, u32), KitError> {
-    let table = fs::read_to_string("/etc/passwd")?;
-    let ids = table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == user).then_some(())?;
-        Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
-    });
-    ids.ok_or_else(|| missing(&format!("the system user {user}"), package))
 }
 
 fn tail(log: &Path, lines: usize) -> io::Result<String> {

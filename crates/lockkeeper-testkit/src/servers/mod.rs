@@ -1,9 +1,15 @@
 //! Real servers as throw-away children: each on free loopback ports, in a folder of its own, gone on drop.
 
-pub mod ports;
-pub mod redis;
+mod ask;
+mod etcd;
+mod mariadb;
+mod pgbouncer;
+mod ports;
+mod postgres;
+mod redis;
 mod resp;
 mod tls;
+mod zookeeper;
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -18,21 +24,28 @@ use lockkeeper_core::Clock;
 use tempfile::TempDir;
 
 pub use crate::process::KitError;
-use crate::process::{Launch, Process, eventually};
+use crate::process::{Launch, Process, eventually, ids_of};
+pub use etcd::{Etcd, EtcdCluster, EtcdOptions};
+pub use mariadb::{MariaDb, MariaDbOptions};
+pub use pgbouncer::{PgBouncer, PgBouncerOptions, PoolMode};
 pub use ports::Port;
+pub use postgres::{Postgres, PostgresOptions};
 pub use redis::{Redis, RedisCluster, RedisOptions, RedisSentinel};
 pub use resp::{RespClient, Value};
 pub use tls::Tls;
+pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
-/// The Debian packages whose programs the kit starts.
+/// The Debian packages whose programs the kit and its own tests start.
 pub const DEBIAN_PACKAGES: &[&str] = &[
     "util-linux",
+    "procps",
     "redis-server",
     "mariadb-server",
     "postgresql",
     "pgbouncer",
     "etcd-server",
     "zookeeper",
+    "libslf4j-java",
     "default-jre-headless",
 ];
 
@@ -205,6 +218,11 @@ impl Daemon {
         })
     }
 
+    /// End the server at once, as dropping does.
+    pub(crate) fn end(&self) {
+        drop(self.process().take());
+    }
+
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,6 +242,15 @@ fn folder(name: &str) -> Result<TempDir, KitError> {
         .tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     Ok(folder)
+}
+
+/// Give `path` to the system user that a server of `package` runs as; nothing to do unless we are root.
+fn give(path: &Path, user: &str, package: &str) -> Result<(), KitError> {
+    if rustix::process::geteuid().is_root() {
+        let (user, group) = ids_of(user, package)?;
+        std::os::unix::fs::chown(path, Some(user), Some(group))?;
+    }
+    Ok(())
 }
 
 /// Start again on other ports if a stranger took one of ours between the claim and the start.
@@ -258,4 +285,18 @@ async fn within<T>(span: Duration, answer: impl Future<Output = Result<T, KitErr
         answer = answer => answer,
         () = Clock::boot().sleep(span) => Err(KitError::new(format!("no answer within {span:?}"))),
     }
+}
+
+/// Text as a part of an address.
+fn percent(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|it| {
+            if plain(it) {
+                char::from(it).to_string()
+            } else {
+                format!("%{it:02X}")
+            }
+        })
+        .collect()
 }

@@ -8,6 +8,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FlockOperation;
@@ -31,13 +32,14 @@ impl Port {
     /// Claim a free port. The one 10,000 above it is free as well.
     ///
     /// # Errors
-    /// If all ten thousand are taken, or the folder for temporary files cannot be written.
+    /// If all ten thousand are taken, or `/tmp` cannot be written.
     pub fn claim() -> Result<Self, KitError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = std::env::temp_dir().join("lockkeeper-ports");
-        fs::create_dir_all(&folder)?;
+        // Not the folder of `TMPDIR`: it may differ between processes, and the ports do not.
+        let folder = Path::new("/tmp/lockkeeper-ports");
+        fs::create_dir_all(folder)?;
         // Best effort: another user's folder is fine if it is open to us.
-        drop(fs::set_permissions(&folder, Permissions::from_mode(0o1777)));
+        drop(fs::set_permissions(folder, Permissions::from_mode(0o1777)));
         let start = std::process::id().wrapping_mul(101);
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +48,9 @@ impl Port {
                 continue;
             };
             let file = folder.join(number.to_string());
-            let Ok(claim) = OpenOptions::new().create(true).append(true).open(file) else {
+            let claim = OpenOptions::new().create(true).append(true).open(&file);
+            // Another user's file can be locked without being written.
+            let Ok(claim) = claim.or_else(|_| File::open(&file)) else {
                 continue;
             };
             if rustix::fs::flock(&claim, FlockOperation::NonBlockingLockExclusive).is_err() {

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, RespClient, Tls, Value, folder, retry_ports, start_all};
+use super::{Daemon, KitError, Port, RespClient, Tls, Value, folder, percent, retry_ports, start_all};
 use crate::process::Launch;
 
 mod cluster;
@@ -335,18 +335,4 @@ impl Login {
 /// As the configuration file wants it: in quotes, with quotes and backslashes escaped.
 fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
-/// As an address wants it.
-fn percent(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|it| {
-            if plain(it) {
-                char::from(it).to_string()
-            } else {
-                format!("%{it:02X}")
-            }
-        })
-        .collect()
 }

@@ -1,11 +1,15 @@
 //! Child processes end with their owner, whatever way that ends.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lockkeeper_testkit::process::{Launch, eventually, find, is_alive};
-use lockkeeper_testkit::servers::{KitError, Redis, RedisOptions};
+use lockkeeper_testkit::servers::{
+    KitError, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -87,23 +91,39 @@ const VICTIM: &str = "process::servers_die_with_a_test_that_is_killed";
 #[tokio::test]
 async fn servers_die_with_a_test_that_is_killed() {
     if std::env::var_os("LOCKKEEPER_KIT_VICTIM").is_some() {
+        // Those that run as another user are the ones in which this breaks easily.
         let redis = Redis::start(RedisOptions::default()).await.unwrap();
-        println!("pid {}", redis.pid().unwrap());
+        let postgres = Postgres::start(PostgresOptions::default()).await.unwrap();
+        let mariadb = MariaDb::start(MariaDbOptions::default()).await.unwrap();
+        for server in [&*redis, &*postgres, &*mariadb] {
+            println!("pid {}", server.pid().unwrap());
+        }
+        postgres.pause().unwrap();
+        println!("pid end");
         return std::future::pending().await;
     }
     let mut victim = Command::new(std::env::current_exe().unwrap());
+    // What a killed process leaves on disk goes with this folder.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     victim
-        .args(["--exact", VICTIM, "--nocapture"])
+        .env("TMPDIR", folder.path())
         .env("LOCKKEEPER_KIT_VICTIM", "1");
+    victim.args(["--exact", VICTIM, "--nocapture"]);
     let mut victim = victim.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(victim.stdout.take().unwrap())
+    let lines = BufReader::new(victim.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok);
     // The harness may print the test's name on the same line.
-    let pid = lines.find_map(|it| it.split_once("pid ")?.1.parse().ok());
+    let words = lines.filter_map(|it| Some(it.split_once("pid ")?.1.to_owned()));
+    let pids: Vec<u32> = words
+        .take_while(|it| it != "end")
+        .map(|it| it.parse().unwrap())
+        .collect();
     victim.kill().unwrap();
     victim.wait().unwrap();
-    gone(pid.expect("the victim told the pid of its server"))
-        .await
-        .unwrap();
+    assert_eq!(pids.len(), 3);
+    for pid in pids {
+        gone(pid).await.unwrap();
+    }
 }
