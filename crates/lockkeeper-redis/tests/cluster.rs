@@ -115,7 +115,10 @@ async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     let key = only_key(&servers).await;
     move_slot(&servers, &key).await;
     let renewed = one.renew().await.unwrap();
-    assert!(matches!(renewed, Renewal::Held { wanted: true, .. }), "{renewed:?}");
+    assert!(
+        matches!(renewed, Renewal::Held { wanted: true, .. }),
+        "{renewed:?}"
+    );
     one.leave().await.unwrap();
     until_held(&mut two).await;
     // And the channel has moved, too: the next hand-over needs no recheck.
