@@ -17,7 +17,7 @@ use std::time::Duration;
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Fault;
 use redis::cluster_async::ClusterConnection;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
 use crate::dial::{SharedDialer, Wire, at_home};
@@ -115,13 +115,6 @@ impl Link {
             live = self.open(doing).await?;
             answer = live.eval(script, call).await;
         }
-        answer.map_err(|it| live.fault(doing, it))
-    }
-
-    /// Send a plain command.
-    pub(crate) async fn send(&self, doing: &'static str, command: &Cmd) -> Result<Value, Fault> {
-        let mut live = self.open(doing).await?;
-        let answer = live.wire.send(command).await;
         answer.map_err(|it| live.fault(doing, it))
     }
 

@@ -224,7 +224,8 @@ impl Dialer {
         };
         let mut settings = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name("lockkeeper", env!("CARGO_PKG_VERSION"))
+            // One right less to ask for; a server that refuses it would log that at every connection.
+            .set_skip_set_lib_name()
             .set_db(db);
         if let Some(user) = user {
             settings = settings.set_username(user);

@@ -22,6 +22,8 @@ pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
     }
 }
 
+const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
+
 fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
     use FaultKind::{Permanent, Transient};
     match error.code() {
@@ -31,7 +33,7 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
                 Some("this server is a replica: name the primary, or use redis+sentinel:// to follow it"),
             );
         }
-        Some("NOPERM") => return (Permanent, Some("see the ACL rule in docs/backends/redis.md")),
+        Some("NOPERM") => return (Permanent, Some(SEE_RIGHTS)),
         Some("NOAUTH" | "WRONGPASS") => return (Permanent, Some("check user and password in the URL")),
         Some("WRONGTYPE" | "FOREIGN") => {
             return (
@@ -42,6 +44,12 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
         Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
         Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),
         Some("MISCONF") => return (Transient, Some("the server cannot save to disk")),
+        _ if error
+            .detail()
+            .is_some_and(|it| it.contains("user executing the script")) =>
+        {
+            return (Permanent, Some(SEE_RIGHTS));
+        }
         _ => {}
     }
     let kind = match error.kind() {

@@ -51,10 +51,6 @@ impl Renewals {
         }
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        &self.link
-    }
-
     pub(crate) async fn renew(&self, main: &str, tag: u8, id: [u8; 16], ttl_ms: u64) -> Answer {
         let (answer, told) = oneshot::channel();
         let ask = Ask {

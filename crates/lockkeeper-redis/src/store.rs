@@ -10,12 +10,12 @@ use tokio::runtime::Handle;
 
 use crate::connection::{Ears, Link};
 use crate::dial::{Dialer, SharedDialer};
-use crate::naming;
-use crate::options::{Deployment, Options, Replicas};
+use crate::options::{Deployment, Host, Options, Replicas};
 use crate::renewal::Renewals;
 use crate::script::{Call, Scripts};
 use crate::sync::Sync;
 use crate::wake::Board;
+use crate::{doctor, fault, naming};
 
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -112,6 +112,16 @@ impl Store {
         let live = self.commands.open(doing).await?;
         let left = live.grants_from() - self.now();
         Ok((!left.is_zero()).then_some(left))
+    }
+
+    /// What the clock of another server of this deployment says.
+    pub(crate) async fn time_of(&self, host: &Host) -> Result<Duration, Fault> {
+        let asking = "asking a replica for its time";
+        let opened = self.dialer.server(host, self.options().timeout, None).await;
+        let (mut connection, _) = opened.map_err(|it| fault::of(asking, it))?;
+        let answer = redis::cmd("TIME").query_async(&mut connection).await;
+        let answer = answer.map_err(|it| fault::of(asking, it))?;
+        doctor::as_time(answer).ok_or_else(|| Fault::transient(fault::NAME, asking, "it tells no time"))
     }
 
     /// Whether messages about locks of this tag do not reach us yet.

@@ -1,5 +1,7 @@
 //! A cluster: locks and wake-ups on the right shard, through failover and resharding.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod common;
 
 use std::time::Duration;

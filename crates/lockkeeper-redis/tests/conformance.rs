@@ -1,5 +1,7 @@
 //! The conformance suite on every deployment. The servers of a deployment are shared by its cases.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_redis::Redis;
 use lockkeeper_testkit::servers::{self, RedisCluster, RedisOptions, RedisSentinel};

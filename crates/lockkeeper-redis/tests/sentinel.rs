@@ -1,5 +1,7 @@
 //! A primary that sentinels watch over: the switch is followed, by those who hold and those who wait.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! One server: what the scripts promise, beyond the conformance suite.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod common;
 
 use std::time::Duration;
