@@ -1,65 +1,46 @@
-//! quick
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::pedantic, missing_docs)]
-use lockkeeper_core::backend::{Backend, Place, Turn};
-use lockkeeper_core::*;
-use std::sync::Arc;
-use std::time::Duration;
+//! Figures for Lockkeeper on Redis: against bare commands on the same client and against rslock, in one run.
+//!
+//! `redis-bench [WORKLOAD…]` with the workloads `one`, `many`, `crowd`, `processes`, `handoff`, `renewals`; all but
+//! the last if none is named. A throw-away server is started; its own statistics count the commands. Only
+//! ratios within one run carry over to other machines.
 
-fn claim(name: &str, label: &Arc<Label>) -> Claim {
-    Claim { key: Key::new(name).unwrap(), id: ClaimId::random().unwrap(), ttl: Duration::from_secs(10), weight: 1, capacity: 1, patient: true, label: label.clone() }
-}
+#![expect(clippy::print_stdout, reason = "figures are its product")]
 
-async fn bare(mut con: redis::aio::MultiplexedConnection, script: Arc<redis::Script>, name: String, n: usize) {
-    for i in 0..n {
-        let id = format!("{:032x}", i);
-        let _: Option<String> = redis::cmd("SET").arg(&name).arg(&id).arg("NX").arg("PX").arg(10000).query_async(&mut con).await.unwrap();
-        let _: i64 = script.key(&name).arg(&id).invoke_async(&mut con).await.unwrap();
-    }
-}
-async fn ours(r: lockkeeper_redis::Redis, name: String, n: usize, label: Arc<Label>) {
-    for _ in 0..n {
-        let mut p = r.enter(claim(&name, &label));
-        assert!(matches!(p.turn().await.unwrap(), Turn::Held(_)));
-        p.leave().await.unwrap();
-    }
-}
-async fn locker(l: Locker, name: String, n: usize) {
-    for _ in 0..n {
-        let g = l.lock(&name).await.unwrap();
-        g.release().await.unwrap();
-    }
-}
-async fn timed<F: Future<Output = ()> + Send + 'static>(what: &str, tasks: usize, n: usize, f: impl Fn(String, usize) -> F) -> f64 {
-    let clock = Clock::boot();
-    let t = clock.now();
-    let hs: Vec<_> = (0..tasks).map(|i| tokio::spawn(f(format!("key-{i}"), n / tasks))).collect();
-    for h in hs { h.await.unwrap(); }
-    let d = clock.now() - t;
-    let rate = n as f64 / d.as_secs_f64();
-    println!("{what:24} {tasks:5} tasks {rate:9.0} cycles/s");
-    rate
-}
+mod crowd;
+mod renewals;
+mod rivals;
+mod solo;
+mod tally;
+mod worker;
+
+use std::error::Error;
+
+use lockkeeper_testkit::servers::{Redis, RedisOptions};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
-    let server = lockkeeper_testkit::servers::Redis::start(Default::default()).await.unwrap();
-    let url = server.url();
-    let info: redis::ConnectionInfo = redis::IntoConnectionInfo::into_connection_info(url.as_str()).unwrap();
-    let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
-    let client = redis::Client::open(info).unwrap();
-    let cfg = redis::AsyncConnectionConfig::new().set_pipeline_buffer_size(4096);
-    let con = client.get_multiplexed_async_connection_with_config(&cfg).await.unwrap();
-    let script = Arc::new(redis::Script::new("if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"));
-    let r = lockkeeper_redis::Redis::connect(&url).await.unwrap();
-    let l = Locker::new(r.clone());
-    let label = Arc::new(Label::of_this_process());
-    for _ in 0..3 {
-        for (tasks, n) in [(1usize, 10000usize), (1000, 200000)] {
-            timed("bare", tasks, n, |name, n| bare(con.clone(), script.clone(), name, n)).await;
-            timed("ours place", tasks, n, |name, n| ours(r.clone(), name, n, label.clone())).await;
-            timed("ours locker", tasks, n, |name, n| locker(l.clone(), name, n)).await;
+async fn main() -> Outcome {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|it| it == "worker") {
+        return worker::run(&arguments[1..]).await;
+    }
+    let server = Redis::start(RedisOptions::default()).await?;
+    let all = ["one", "many", "crowd", "processes", "handoff"];
+    let chosen: Vec<&str> = match arguments.as_slice() {
+        [] => all.to_vec(),
+        some => some.iter().map(String::as_str).collect(),
+    };
+    for workload in chosen {
+        match workload {
+            "one" => solo::one(&server).await?,
+            "many" => solo::many(&server).await?,
+            "crowd" => crowd::one_process(&server).await?,
+            "processes" => crowd::four_processes(&server, 16).await?,
+            "handoff" => crowd::four_processes(&server, 1).await?,
+            "renewals" => renewals::run(&server).await?,
+            other => return Err(format!("unknown workload {other:?}").into()),
         }
     }
-    let s = server.command(&["INFO", "commandstats"]).await.unwrap().text();
-    for line in s.lines() { println!("{line}"); }
+    Ok(())
 }

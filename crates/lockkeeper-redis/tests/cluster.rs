@@ -28,8 +28,8 @@ fn url(servers: &RedisCluster) -> String {
 async fn only_key(servers: &RedisCluster) -> String {
     for node in &servers.nodes()[..3] {
         let keys = node.command(&["KEYS", "lk:{??}:*"]).await.unwrap();
-        let keys = keys.items().iter().map(servers::Value::text);
-        let main = keys.filter(|it| it.matches(':').count() == 2).last();
+        let mut keys = keys.items().iter().map(servers::Value::text);
+        let main = keys.find(|it| it.matches(':').count() == 2);
         if let Some(key) = main {
             return key;
         }
@@ -76,7 +76,7 @@ async fn the_death_of_a_shards_primary_is_survived() {
     let key = only_key(&servers).await;
     let old = servers.primary_of(&key).await.unwrap();
     let mut client = old.client().await.unwrap();
-    let tag = &key[..key.find('}').unwrap() + 1];
+    let tag = &key[..=key.find('}').unwrap()];
     client.command(&["SET", tag, "1", "PX", "1"]).await.unwrap();
     client.command(&["WAIT", "1", "10000"]).await.unwrap();
     old.kill().unwrap();
