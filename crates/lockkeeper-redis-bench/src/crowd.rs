@@ -52,10 +52,7 @@ pub(crate) async fn four_processes(server: &Redis, tasks: u64) -> Outcome {
         _ => "Jain of processes at least 0.95, 10 times rslock, at most 0.3 commands per guard",
     };
     println!("\n## {PROCESSES} processes with {tasks} tasks each on one key (target: {target})\n");
-    println!(
-        "a bare round trip takes {:.0} µs (median)\n",
-        round_trip(server).await?
-    );
+    println!("a bare round trip takes {:.0} µs (median)\n", round_trip(server).await?);
     println!(
         "| | guards/s | hand-offs/s | Jain of processes | commands per guard | hand-off between processes p50 / p99 |"
     );
@@ -104,11 +101,7 @@ fn exact(guards: u64, path: &Path) -> Outcome {
 /// Commands that the clients sent.
 async fn sent(server: &Redis, name: &str) -> Outcome<u64> {
     let scripts = tally::calls(server, "evalsha").await? + tally::calls(server, "eval").await?;
-    let sets = if name == "ours" {
-        0
-    } else {
-        tally::calls(server, "set").await?
-    };
+    let sets = if name == "ours" { 0 } else { tally::calls(server, "set").await? };
     Ok(scripts + sets)
 }
 
@@ -154,12 +147,7 @@ async fn processes(server: &Redis, name: &str, key: &str, tasks: u64, path: &Pat
         let [guards, handoffs, handoff_p50, handoff_p99] = numbers[..] else {
             return Err(format!("a worker said {line:?}").into());
         };
-        reports.push(Report {
-            guards: vec![guards],
-            handoffs,
-            handoff_p50,
-            handoff_p99,
-        });
+        reports.push(Report { guards: vec![guards], handoffs, handoff_p50, handoff_p99 });
         child.wait().await?;
     }
     Ok(reports)

@@ -28,24 +28,18 @@ pub(crate) enum Rival {
 
 fn client(url: &str) -> Outcome<Client> {
     let info = url.into_connection_info()?;
-    Ok(Client::open(
-        info.set_tcp_settings(TcpSettings::default().set_nodelay(true)),
-    )?)
+    Ok(Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?)
 }
 
 impl Rival {
     pub(crate) async fn bare(url: &str) -> Outcome<Self> {
         let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(4096);
-        let connection = client(url)?
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let connection = client(url)?.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Rival::Bare(connection, Arc::new(Script::new(COMPARE_AND_DELETE))))
     }
 
     pub(crate) async fn ours(url: &str) -> Outcome<Self> {
-        Ok(Rival::Ours(Locker::new(
-            lockkeeper_redis::Redis::connect(url).await?,
-        )))
+        Ok(Rival::Ours(Locker::new(lockkeeper_redis::Redis::connect(url).await?)))
     }
 
     pub(crate) fn rslock(url: &str) -> Outcome<Self> {
@@ -86,11 +80,7 @@ impl Rival {
                 let _: i64 = script.key(key).arg(&id).invoke_async(connection).await?;
             }
             Rival::Ours(locker) => {
-                let guard = locker
-                    .lock(key)
-                    .ttl(TTL)
-                    .wait_at_most(Duration::from_secs(60))
-                    .await?;
+                let guard = locker.lock(key).ttl(TTL).wait_at_most(Duration::from_secs(60)).await?;
                 after(work());
                 guard.release().await?;
             }

@@ -44,17 +44,9 @@ async fn compare(server: &Redis, tasks: usize, cycles: u64, rounds: usize, names
         run(rival, name, tasks, cycles).await?;
         let total = u64::try_from(tasks)? * cycles;
         let scripts = tally::calls(server, "evalsha").await? + tally::calls(server, "eval").await?;
-        let sets = if *name == "ours" {
-            0
-        } else {
-            tally::calls(server, "set").await?
-        };
+        let sets = if *name == "ours" { 0 } else { tally::calls(server, "set").await? };
         let commands = tally::per(scripts + sets, total);
-        println!(
-            "| {name} | {:.0} | {:.2} | {commands:.2} |",
-            median(rates),
-            median(ratios)
-        );
+        println!("| {name} | {:.0} | {:.2} | {commands:.2} |", median(rates), median(ratios));
     }
     Ok(())
 }

@@ -13,10 +13,8 @@ pub(crate) async fn commands(server: &Redis) -> Outcome<u64> {
         let Some((name, rest)) = line.split_once(':') else {
             continue;
         };
-        let calls: u64 = rest
-            .strip_prefix("calls=")
-            .and_then(|it| it.split(',').next()?.parse().ok())
-            .unwrap_or(0);
+        let calls: u64 =
+            rest.strip_prefix("calls=").and_then(|it| it.split(',').next()?.parse().ok()).unwrap_or(0);
         let direct = matches!(name, "evalsha" | "eval" | "subscribe" | "ping" | "wait");
         // `SET` is sent by rivals and by nobody else; within a run they are measured apart.
         if direct || !scripts {
@@ -69,11 +67,6 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |it| it.1);
     let fields: Vec<&str> = after_name.split(' ').collect();
-    let ticks = |at: usize| {
-        fields
-            .get(at)
-            .and_then(|it| it.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
+    let ticks = |at: usize| fields.get(at).and_then(|it| it.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0
 }

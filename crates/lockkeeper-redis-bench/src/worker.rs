@@ -31,12 +31,7 @@ struct Shared(Arc<File>);
 
 impl Shared {
     fn open(path: &Path) -> Outcome<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Shared(Arc::new(file)))
     }
 
@@ -129,19 +124,8 @@ pub(crate) async fn run(arguments: &[String]) -> Outcome {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let span = Duration::from_millis(millis.parse()?);
-    let report = fight(
-        &rival,
-        key,
-        tasks.parse()?,
-        span,
-        Path::new(path),
-        process.parse()?,
-    )
-    .await?;
+    let report = fight(&rival, key, tasks.parse()?, span, Path::new(path), process.parse()?).await?;
     let guards: u64 = report.guards.iter().sum();
-    println!(
-        "{guards} {} {} {}",
-        report.handoffs, report.handoff_p50, report.handoff_p99
-    );
+    println!("{guards} {} {} {}", report.handoffs, report.handoff_p50, report.handoff_p99);
     Ok(())
 }

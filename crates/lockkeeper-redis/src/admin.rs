@@ -35,10 +35,7 @@ impl Inspect for Redis {
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
         let (main, _) = self.0.main_key(key);
-        let call = Call {
-            keys: &[&main],
-            args: &[],
-        };
+        let call = Call { keys: &[&main], args: &[] };
         let script = &self.0.scripts().break_lock;
         let answer = self.0.commands().call(BREAKING, script, &call).await?;
         let (now, records) = opened(BREAKING, answer)?;
@@ -53,31 +50,21 @@ impl Inspect for Redis {
 
 impl Redis {
     async fn look_at(&self, doing: &'static str, main: &str) -> Result<Option<LockInfo>> {
-        let call = Call {
-            keys: &[main],
-            args: &[],
-        };
+        let call = Call { keys: &[main], args: &[] };
         let script = &self.0.scripts().show;
         let answer = self.0.commands().call(doing, script, &call).await?;
         let (now, parts) = opened(doing, answer)?;
         let Some((Value::Int(holders), records)) = parts.split_first() else {
             return Ok(None);
         };
-        let read: Vec<_> = records
-            .iter()
-            .filter_map(|it| record::read(bytes(it)?, now))
-            .collect();
+        let read: Vec<_> = records.iter().filter_map(|it| record::read(bytes(it)?, now)).collect();
         let Some((key, _)) = read.first() else {
             return Ok(None);
         };
         let key = key.clone();
         let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
         let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
-        Ok(Some(LockInfo {
-            key,
-            holders: occupants,
-            waiters,
-        }))
+        Ok(Some(LockInfo { key, holders: occupants, waiters }))
     }
 
     /// The keys of all locks, on a cluster those of every primary.
@@ -141,13 +128,7 @@ impl Redis {
 
 fn scan(pattern: &str, cursor: u64) -> Cmd {
     let mut command = Cmd::new();
-    command
-        .arg("SCAN")
-        .arg(cursor)
-        .arg("MATCH")
-        .arg(pattern)
-        .arg("COUNT")
-        .arg(SCAN_COUNT);
+    command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
     command
 }
 

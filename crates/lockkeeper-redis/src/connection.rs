@@ -120,9 +120,7 @@ impl Link {
 
     fn ready(&self) -> Option<Live> {
         let live = locked(&self.live);
-        live.as_ref()
-            .filter(|it| !it.state.broken.load(Ordering::Acquire))
-            .cloned()
+        live.as_ref().filter(|it| !it.state.broken.load(Ordering::Acquire)).cloned()
     }
 
     /// The open connection, or a new one.
@@ -138,10 +136,7 @@ impl Link {
         if let Some((at, fault)) = failed.as_ref() {
             // Somebody tried and failed while we queued: that is our answer too.
             if self.attempts.load(Ordering::Acquire) != seen {
-                return Err(Fault {
-                    doing,
-                    ..fault.clone()
-                });
+                return Err(Fault { doing, ..fault.clone() });
             }
             let clock = &self.dialer.clock;
             clock.sleep_until(at.after(PAUSE_AFTER_FAILURE)).await;
@@ -166,11 +161,9 @@ impl Link {
         let patience = self.dialer.options.connect_timeout.saturating_mul(3);
         at_home(self.home.clone(), patience, || {
             let (dialer, board, timeout) = (self.dialer.clone(), self.board.clone(), self.timeout);
-            Box::pin(async move {
-                dial(&dialer, board, timeout)
-                    .await
-                    .map_err(|it| fault::of("connecting", it))
-            })
+            Box::pin(
+                async move { dial(&dialer, board, timeout).await.map_err(|it| fault::of("connecting", it)) },
+            )
         })
         .await
     }
@@ -189,26 +182,14 @@ async fn dial(dialer: &SharedDialer, board: Option<Arc<Board>>, timeout: Duratio
     let grants_from = dialer.grants_from(&mut connection).await?;
     let live = live(Wire::Server(connection), broken, grants_from);
     if let (Deployment::Sentinel { service }, Some(board)) = (&dialer.options.deployment, board) {
-        let watch = sentinel::watch(
-            dialer.clone(),
-            service.clone(),
-            Arc::downgrade(&live.state),
-            board,
-        );
+        let watch = sentinel::watch(dialer.clone(), service.clone(), Arc::downgrade(&live.state), board);
         *locked(&live.state.watch) = Some(tokio::spawn(watch).abort_handle());
     }
     Ok(live)
 }
 
 fn live(wire: Wire, broken: Arc<AtomicBool>, grants_from: Moment) -> Live {
-    Live {
-        wire,
-        state: Arc::new(State {
-            broken,
-            grants_from,
-            watch: Mutex::default(),
-        }),
-    }
+    Live { wire, state: Arc::new(State { broken, grants_from, watch: Mutex::default() }) }
 }
 
 impl Live {
@@ -256,21 +237,13 @@ pub(crate) struct Ears {
 
 impl fmt::Debug for Ears {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ears")
-            .field("channels", &locked(&self.heard).len())
-            .finish_non_exhaustive()
+        f.debug_struct("Ears").field("channels", &locked(&self.heard).len()).finish_non_exhaustive()
     }
 }
 
 impl Ears {
     pub(crate) fn new(dialer: SharedDialer, board: Arc<Board>, home: Option<Handle>) -> Self {
-        Ears {
-            dialer,
-            board,
-            heard: Arc::default(),
-            connection: tokio::sync::Mutex::default(),
-            home,
-        }
+        Ears { dialer, board, heard: Arc::default(), connection: tokio::sync::Mutex::default(), home }
     }
 
     /// Whether the channel of this tag is subscribed, as far as we know.
@@ -289,9 +262,7 @@ impl Ears {
             None => self.dial().await?,
         };
         let channel = naming::channel(&self.dialer.options.prefix, Some(tag), &self.board.process);
-        wire.ssubscribe(channel)
-            .await
-            .map_err(|it| fault::of("listening for wake-ups", it))?;
+        wire.ssubscribe(channel).await.map_err(|it| fault::of("listening for wake-ups", it))?;
         locked(&self.heard).insert(tag);
         *connection = Some(wire);
         Ok(())

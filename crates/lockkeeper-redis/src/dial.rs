@@ -52,11 +52,7 @@ impl Dialer {
                     .to_owned(),
             });
         }
-        Ok(Dialer {
-            options,
-            clock: Clock::boot(),
-            known_run: Mutex::default(),
-        })
+        Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default() })
     }
 
     /// Connect to the primary: the named server, or the one that the sentinels name.
@@ -64,12 +60,8 @@ impl Dialer {
         let Deployment::Sentinel { service } = &self.options.deployment else {
             return self.server(&self.options.hosts[0], timeout, board).await;
         };
-        let mut answers: FuturesUnordered<_> = self
-            .options
-            .hosts
-            .iter()
-            .map(|it| self.ask_sentinel(it, service))
-            .collect();
+        let mut answers: FuturesUnordered<_> =
+            self.options.hosts.iter().map(|it| self.ask_sentinel(it, service)).collect();
         let mut last = RedisError::from((ErrorKind::Io, "no sentinel answers"));
         while let Some(answer) = answers.next().await {
             let opened = match answer {
@@ -92,11 +84,7 @@ impl Dialer {
         board: Option<&Arc<Board>>,
     ) -> RedisResult<Opened> {
         let (mut connection, broken) = self.server(host, timeout, board).await?;
-        let info: String = Cmd::new()
-            .arg("INFO")
-            .arg("replication")
-            .query_async(&mut connection)
-            .await?;
+        let info: String = Cmd::new().arg("INFO").arg("replication").query_async(&mut connection).await?;
         match field(&info, "role") {
             Some("master") => Ok((connection, broken)),
             _ => Err(RedisError::from((
@@ -126,9 +114,7 @@ impl Dialer {
             let deaf = move || broken.store(true, Ordering::Release);
             config = config.set_push_sender(Tap::new(board.clone(), deaf));
         }
-        let connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         Ok((connection, broken))
     }
 
@@ -138,9 +124,7 @@ impl Dialer {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.connect_timeout))
             .set_response_timeout(Some(self.options.timeout));
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let address: Option<(String, u16)> = Cmd::new()
             .arg("SENTINEL")
             .arg("get-master-addr-by-name")
@@ -158,10 +142,7 @@ impl Dialer {
     }
 
     pub(crate) fn sentinel_client(&self, sentinel: &Host) -> RedisResult<Client> {
-        let login = (
-            self.options.sentinel_user.as_deref(),
-            self.options.sentinel_password.as_ref(),
-        );
+        let login = (self.options.sentinel_user.as_deref(), self.options.sentinel_password.as_ref());
         self.client(sentinel, login, 0)
     }
 
@@ -213,12 +194,7 @@ impl Dialer {
     ) -> RedisResult<ConnectionInfo> {
         let (name, port) = (host.name.clone(), host.port);
         let address = if self.options.tls.is_some() {
-            ConnectionAddr::TcpTls {
-                host: name,
-                port,
-                insecure: false,
-                tls_params: None,
-            }
+            ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
         } else {
             ConnectionAddr::Tcp(name, port)
         };
@@ -233,10 +209,7 @@ impl Dialer {
         if let Some(password) = password {
             settings = settings.set_password(password.reveal());
         }
-        Ok(address
-            .into_connection_info()?
-            .set_tcp_settings(self.tcp())
-            .set_redis_settings(settings))
+        Ok(address.into_connection_info()?.set_tcp_settings(self.tcp()).set_redis_settings(settings))
     }
 
     /// No delay, and no silence for longer than a lease may last: a peer that vanished must be noticed.
@@ -258,16 +231,9 @@ impl Dialer {
         };
         let read = |file: &Option<String>| file.as_ref().map(|it| read_file(it)).transpose();
         let (root_cert, cert, key) = (read(&tls.ca)?, read(&tls.cert)?, read(&tls.key)?);
-        let client_tls = cert
-            .zip(key)
-            .map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            });
-        Ok(Some(redis::TlsCertificates {
-            client_tls,
-            root_cert,
-        }))
+        let client_tls =
+            cert.zip(key).map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+        Ok(Some(redis::TlsCertificates { client_tls, root_cert }))
     }
 
     /// From when on grants of this server count, by the restart guard.
@@ -279,19 +245,11 @@ impl Dialer {
             return Ok(Moment::from_nanos(0));
         };
         let now = self.clock.now();
-        let info: String = Cmd::new()
-            .arg("INFO")
-            .arg("server")
-            .query_async(connection)
-            .await?;
+        let info: String = Cmd::new().arg("INFO").arg("server").query_async(connection).await?;
         let run = field(&info, "run_id").unwrap_or_default().to_owned();
         let uptime = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok());
         let uptime = Duration::from_secs(uptime.unwrap_or(0));
-        let known = self
-            .known_run
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace(run.clone());
+        let known = self.known_run.lock().unwrap_or_else(PoisonError::into_inner).replace(run.clone());
         let took_over = known.is_some_and(|it| it != run);
         let age = if took_over { Duration::ZERO } else { uptime };
         Ok(now.after(guard.saturating_sub(age)))
@@ -300,9 +258,7 @@ impl Dialer {
 
 /// A line `name:value` of `INFO`.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|it| it.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
+    info.lines().find_map(|it| it.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 #[cfg(feature = "tls")]

@@ -45,12 +45,7 @@ pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
 }
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding {
-        severity,
-        what,
-        consequence: consequence.to_owned(),
-        remedy: remedy.to_owned(),
-    }
+    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
 }
 
 fn fine(what: String) -> Finding {
@@ -73,16 +68,8 @@ fn network(options: &Options) -> Finding {
 
 fn version(node: &str, info: &str, options: &Options) -> Finding {
     let version = field(info, "redis_version").unwrap_or("unknown");
-    let major: u32 = version
-        .split('.')
-        .next()
-        .and_then(|it| it.parse().ok())
-        .unwrap_or(0);
-    let needed = if options.deployment == Deployment::Cluster {
-        7
-    } else {
-        6
-    };
+    let major: u32 = version.split('.').next().and_then(|it| it.parse().ok()).unwrap_or(0);
+    let needed = if options.deployment == Deployment::Cluster { 7 } else { 6 };
     if needed <= major {
         return fine(format!("{node}: version {version}"));
     }
@@ -110,9 +97,7 @@ fn eviction(node: &str, info: &str) -> Finding {
     let policy = field(info, "maxmemory_policy").unwrap_or("unknown");
     let limit = field(info, "maxmemory").unwrap_or("0");
     if policy == "noeviction" || limit == "0" {
-        return fine(format!(
-            "{node}: no eviction (maxmemory {limit}, policy {policy})"
-        ));
+        return fine(format!("{node}: no eviction (maxmemory {limit}, policy {policy})"));
     }
     finding(
         Severity::Danger,
@@ -124,20 +109,13 @@ fn eviction(node: &str, info: &str) -> Finding {
 
 fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Finding {
     let aof = field(info, "aof_enabled") == Some("1");
-    let fsync = config
-        .and_then(|it| it.get("appendfsync"))
-        .map_or("?", String::as_str);
+    let fsync = config.and_then(|it| it.get("appendfsync")).map_or("?", String::as_str);
     if aof && fsync == "always" {
         return fine(format!("{node}: appendonly yes, appendfsync always"));
     }
-    let what = format!(
-        "{node}: appendonly {}, appendfsync {fsync}",
-        if aof { "yes" } else { "no" }
-    );
+    let what = format!("{node}: appendonly {}, appendfsync {fsync}", if aof { "yes" } else { "no" });
     if let Some(guard) = options.restart_guard {
-        return fine(format!(
-            "{what}, but restart_guard={guard:?} waits after a restart"
-        ));
+        return fine(format!("{what}, but restart_guard={guard:?} waits after a restart"));
     }
     finding(
         Severity::Warning,
@@ -153,10 +131,8 @@ fn replication(node: &str, info: &str, config: Option<&Config>, options: &Option
     if !can_fail_over {
         return None;
     }
-    let needed: u32 = config
-        .and_then(|it| it.get("min-replicas-to-write"))
-        .and_then(|it| it.parse().ok())
-        .unwrap_or(0);
+    let needed: u32 =
+        config.and_then(|it| it.get("min-replicas-to-write")).and_then(|it| it.parse().ok()).unwrap_or(0);
     let what = format!("{node}: {replicas} replicas, min-replicas-to-write {needed}");
     if options.replicas != Replicas::None && 0 < replicas && replicas <= needed {
         return Some(fine(format!("{what}, and grants wait for replicas")));
@@ -194,29 +170,20 @@ async fn replica_clocks(store: &Store, node: &str, info: &str) -> Vec<Finding> {
         let (Some(ip), Some(port)) = (part("ip="), part("port=").and_then(|it| it.parse().ok())) else {
             break;
         };
-        let host = Host {
-            name: ip.to_owned(),
-            port,
-        };
+        let host = Host { name: ip.to_owned(), port };
         findings.push(match store.time_of(&host).await {
             Ok(theirs) if ours.abs_diff(theirs) <= OFFSET_MAX => {
                 fine(format!("{node}: the clock of its replica {host} agrees"))
             }
             Ok(theirs) => finding(
                 Severity::Danger,
-                format!(
-                    "{node}: the clock of its replica {host} differs by {:?}",
-                    ours.abs_diff(theirs)
-                ),
+                format!("{node}: the clock of its replica {host} differs by {:?}", ours.abs_diff(theirs)),
                 "after a failover locks end earlier or later by as much, and fences may go back",
                 "let all servers follow the same time source",
             ),
             Err(fault) => finding(
                 Severity::Warning,
-                format!(
-                    "{node}: its replica {host} could not be asked ({})",
-                    fault.message
-                ),
+                format!("{node}: its replica {host} could not be asked ({})", fault.message),
                 "whether its clock agrees is not known",
                 "run the doctor where all servers can be reached",
             ),
@@ -235,9 +202,7 @@ async fn clock(store: &Store) -> Result<Finding> {
         clippy::disallowed_methods,
         reason = "the doctor compares wall clocks, it judges nothing by them"
     )]
-    let ours = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let offset = ours.abs_diff(theirs);
     let what =
         format!("the clock of the server differs from ours by {offset:?} (a round trip takes {took:?})");
@@ -299,11 +264,7 @@ async fn try_everything(store: &Arc<Store>) -> Result<bool> {
     let held = matches!(two.turn().await?, Turn::Held(_));
     two.leave().await?;
     if !held {
-        return Err(Fault::permanent(
-            fault::NAME,
-            EXAMINING,
-            "a lock that was given back was not handed on",
-        ));
+        return Err(Fault::permanent(fault::NAME, EXAMINING, "a lock that was given back was not handed on"));
     }
     Ok(heard)
 }
@@ -346,16 +307,11 @@ async fn ask_all(store: &Store, command: &Cmd) -> Result<Vec<(String, Value)>> {
             wire.route_command(command.clone(), routing).await
         }
     };
-    let answer = answer
-        .and_then(Value::extract_error)
-        .map_err(|it| live.fault(EXAMINING, it))?;
+    let answer = answer.and_then(Value::extract_error).map_err(|it| live.fault(EXAMINING, it))?;
     let Value::Map(nodes) = answer else {
         return Ok(Vec::new());
     };
-    Ok(nodes
-        .into_iter()
-        .map(|(node, answer)| (text(node), answer))
-        .collect())
+    Ok(nodes.into_iter().map(|(node, answer)| (text(node), answer)).collect())
 }
 
 fn command(words: &[&str]) -> Cmd {

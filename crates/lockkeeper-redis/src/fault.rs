@@ -13,13 +13,7 @@ pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
         Some(hint) => format!("{error}; {hint}"),
         None => error.to_string(),
     };
-    Fault {
-        backend: NAME,
-        doing,
-        kind,
-        message,
-        source: Some(std::sync::Arc::new(error)),
-    }
+    Fault { backend: NAME, doing, kind, message, source: Some(std::sync::Arc::new(error)) }
 }
 
 const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
@@ -36,18 +30,12 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
         Some("NOPERM") => return (Permanent, Some(SEE_RIGHTS)),
         Some("NOAUTH" | "WRONGPASS") => return (Permanent, Some("check user and password in the URL")),
         Some("WRONGTYPE" | "FOREIGN") => {
-            return (
-                Permanent,
-                Some("another program uses our key: remove it, or choose another ?prefix="),
-            );
+            return (Permanent, Some("another program uses our key: remove it, or choose another ?prefix="));
         }
         Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
         Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),
         Some("MISCONF") => return (Transient, Some("the server cannot save to disk")),
-        _ if error
-            .detail()
-            .is_some_and(|it| it.contains("user executing the script")) =>
-        {
+        _ if error.detail().is_some_and(|it| it.contains("user executing the script")) => {
             return (Permanent, Some(SEE_RIGHTS));
         }
         _ => {}
@@ -71,9 +59,5 @@ pub(crate) fn breaks_connection(error: &RedisError, cluster: bool) -> bool {
         return true;
     }
     // The cluster client deals with these by itself.
-    !cluster
-        && matches!(
-            error.code(),
-            Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN")
-        )
+    !cluster && matches!(error.code(), Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN"))
 }

@@ -145,9 +145,7 @@ impl Options {
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| bad("it has no scheme", FORMS))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it has no scheme", FORMS))?;
         let (tls, kind) = match scheme {
             "redis" | "rediss" => (scheme == "rediss", ""),
             _ => match scheme.split_once('+') {
@@ -158,9 +156,8 @@ impl Options {
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = authority
-            .rsplit_once('@')
-            .map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        let (login, hosts) =
+            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
         let mut options = Options::new(kind, path, hosts)?;
         options.tls = tls.then(Tls::default);
         if let Some(login) = login {
@@ -178,10 +175,7 @@ impl Options {
             "sentinel" => {
                 let (service, db) = path.split_once('/').unwrap_or((path, ""));
                 if service.is_empty() {
-                    return Err(bad(
-                        "the service is missing",
-                        "redis+sentinel://host,host/service",
-                    ));
+                    return Err(bad("the service is missing", "redis+sentinel://host,host/service"));
                 }
                 let service = decode(service)?;
                 (Deployment::Sentinel { service }, db, SENTINEL_PORT)
@@ -200,10 +194,7 @@ impl Options {
         if deployment == Deployment::Cluster && db != 0 {
             return Err(bad("a cluster has database 0 only", "redis+cluster://host,host"));
         }
-        let hosts = hosts
-            .split(',')
-            .map(|it| host(it, port))
-            .collect::<Result<Vec<_>, _>>()?;
+        let hosts = hosts.split(',').map(|it| host(it, port)).collect::<Result<Vec<_>, _>>()?;
         if deployment == Deployment::Single && hosts.len() != 1 {
             return Err(bad(
                 "it names several hosts",
@@ -229,9 +220,8 @@ impl Options {
     }
 
     fn read_login(&mut self, login: &str) -> Result<(), Error> {
-        let (user, password) = login
-            .split_once(':')
-            .map_or((login, None), |(user, password)| (user, Some(password)));
+        let (user, password) =
+            login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
         let user = decode(user)?;
         self.user = (!user.is_empty()).then_some(user);
         self.password = password.map(decode).transpose()?.map(Secret);
@@ -262,12 +252,9 @@ impl Options {
     }
 
     fn tls_of(&mut self, name: &str) -> Result<&mut Tls, Error> {
-        self.tls.as_mut().ok_or_else(|| {
-            bad(
-                &format!("{name:?} is for TLS"),
-                "a scheme that begins with rediss",
-            )
-        })
+        self.tls
+            .as_mut()
+            .ok_or_else(|| bad(&format!("{name:?} is for TLS"), "a scheme that begins with rediss"))
     }
 
     /// The name of this store for people, without secrets: `redis://127.0.0.1:6379`.
@@ -316,28 +303,20 @@ fn host(text: &str, port: u16) -> Result<Host, Error> {
             let (name, after) = v6.split_once(']').ok_or_else(wrong)?;
             (name, after.strip_prefix(':'))
         }
-        None => text
-            .split_once(':')
-            .map_or((text, None), |(name, port)| (name, Some(port))),
+        None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
     };
     let port = given.map_or(Ok(port), |it| it.parse().map_err(|_| wrong()))?;
     if name.is_empty() || port == 0 {
         return Err(wrong());
     }
-    Ok(Host {
-        name: name.to_owned(),
-        port,
-    })
+    Ok(Host { name: name.to_owned(), port })
 }
 
 /// A prefix may not hold what has a meaning of its own in keys, patterns and slots.
 fn prefix(value: &str) -> Result<String, Error> {
     let fine = |it: char| it.is_ascii_alphanumeric() || "._-:/".contains(it);
     if value.is_empty() || 64 < value.len() || !value.chars().all(fine) {
-        return Err(bad(
-            "the prefix is not usable",
-            "1 to 64 of the characters A-Z a-z 0-9 . _ - : /",
-        ));
+        return Err(bad("the prefix is not usable", "1 to 64 of the characters A-Z a-z 0-9 . _ - : /"));
     }
     Ok(value.to_owned())
 }
@@ -361,23 +340,14 @@ fn replicas(value: &str) -> Result<Replicas, Error> {
 }
 
 fn secret_from(file: &str) -> Result<Secret, Error> {
-    let text = std::fs::read_to_string(file).map_err(|it| {
-        bad(
-            &format!("the password file {file:?} cannot be read ({it})"),
-            "a readable file",
-        )
-    })?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|it| bad(&format!("the password file {file:?} cannot be read ({it})"), "a readable file"))?;
     Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
 }
 
 /// Undo percent-encoding.
 fn decode(text: &str) -> Result<String, Error> {
-    let wrong = || {
-        bad(
-            "it holds a % that is not followed by two hexadecimal digits of UTF-8",
-            "%25 for a %",
-        )
-    };
+    let wrong = || bad("it holds a % that is not followed by two hexadecimal digits of UTF-8", "%25 for a %");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -387,9 +357,7 @@ fn decode(text: &str) -> Result<String, Error> {
             continue;
         }
         let digits = after.get(..2).filter(|it| it.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits
-            .and_then(|it| std::str::from_utf8(it).ok())
-            .ok_or_else(wrong)?;
+        let digits = digits.and_then(|it| std::str::from_utf8(it).ok()).ok_or_else(wrong)?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = &after[2..];
     }
@@ -405,19 +373,13 @@ mod tests {
         let single = Options::parse("redis://h/3").unwrap();
         assert_eq!((single.hosts[0].to_string().as_str(), single.db), ("h:6379", 3));
         let sentinel = Options::parse("redis+sentinel://a,b:1,[::1]:2/my%20service/4").unwrap();
-        assert_eq!(
-            sentinel.to_string(),
-            "redis+sentinel://a:26379,b:1,[::1]:2/my service"
-        );
+        assert_eq!(sentinel.to_string(), "redis+sentinel://a:26379,b:1,[::1]:2/my service");
         assert_eq!(sentinel.db, 4);
         let cluster = Options::parse("rediss+cluster://a:7000,b:7001?ca=/etc/ca.pem&timeout=2s").unwrap();
         assert_eq!(cluster.deployment, Deployment::Cluster);
         assert_eq!(cluster.tls.unwrap().ca.as_deref(), Some("/etc/ca.pem"));
         assert_eq!(cluster.timeout, Duration::from_secs(2));
-        assert_eq!(
-            Options::parse("redis://h?replicas=majority").unwrap().replicas,
-            Replicas::Majority
-        );
+        assert_eq!(Options::parse("redis://h?replicas=majority").unwrap().replicas, Replicas::Majority);
     }
 
     #[test]
@@ -452,11 +414,7 @@ mod tests {
         assert_eq!(options.sentinel_password.as_ref().unwrap().reveal(), secret);
         let shown = format!("{options} {options:?} {:?}", options.password);
         assert!(!shown.contains(secret) && !shown.contains("p%40"), "{shown}");
-        for broken in [
-            "redis://u:hush@h?x=1",
-            "redis://u:hush@h:port",
-            "redis://u:hush%@h",
-        ] {
+        for broken in ["redis://u:hush@h?x=1", "redis://u:hush@h:port", "redis://u:hush%@h"] {
             assert!(!Options::parse(broken).unwrap_err().to_string().contains("hush"));
         }
     }

@@ -112,22 +112,13 @@ impl RedisPlace {
             digits(self.ttl_ms.saturating_add(KEEP_MORE_MS), &mut keep),
             if self.claim.patient { b"1" } else { b"0" },
         ];
-        let call = Call {
-            keys: &[&self.main],
-            args: &args,
-        };
+        let call = Call { keys: &[&self.main], args: &args };
         let answer = self.store.turn(TAKING, &call).await?;
         self.read(answer)
     }
 
     fn read(&mut self, answer: Value) -> Result<Turn> {
-        let held = |counter, wanted, ttl| {
-            Turn::Held(Grant {
-                counter,
-                valid_for: ttl,
-                wanted,
-            })
-        };
+        let held = |counter, wanted, ttl| Turn::Held(Grant { counter, valid_for: ttl, wanted });
         let turn = match answer {
             Value::Int(counter) => held(counter.unsigned_abs(), false, self.claim.ttl),
             Value::Array(parts) => match parts.as_slice() {
@@ -158,9 +149,7 @@ impl RedisPlace {
         let Some(sync) = self.store.sync() else {
             return Ok(());
         };
-        let confirmed = sync
-            .confirm(TAKING, &self.main, self.id.as_bytes(), self.ttl_ms)
-            .await;
+        let confirmed = sync.confirm(TAKING, &self.main, self.id.as_bytes(), self.ttl_ms).await;
         if let Err(fault) = confirmed {
             // Whether this succeeds or not, the fault tells that the outcome is not a grant.
             let _ = self.leave().await;
@@ -173,10 +162,7 @@ impl RedisPlace {
         Fault::transient(
             crate::fault::NAME,
             TAKING,
-            format!(
-                "the script for {:?} gave an answer that is not ours",
-                self.claim.key
-            ),
+            format!("the script for {:?} gave an answer that is not ours", self.claim.key),
         )
     }
 }
@@ -217,25 +203,16 @@ impl Place for RedisPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let answer = self
-            .store
-            .renewals()
-            .renew(&self.main, self.tag, *self.id.as_bytes(), self.ttl_ms)
-            .await?;
-        Ok(answer.map_or(Renewal::Lost, |wanted| Renewal::Held {
-            valid_for: self.claim.ttl,
-            wanted,
-        }))
+        let answer =
+            self.store.renewals().renew(&self.main, self.tag, *self.id.as_bytes(), self.ttl_ms).await?;
+        Ok(answer.map_or(Renewal::Lost, |wanted| Renewal::Held { valid_for: self.claim.ttl, wanted }))
     }
 
     async fn leave(&mut self) -> Result<()> {
         if self.asks == 0 || self.left {
             return Ok(());
         }
-        let call = Call {
-            keys: &[&self.main],
-            args: &[self.id.as_bytes()],
-        };
+        let call = Call { keys: &[&self.main], args: &[self.id.as_bytes()] };
         self.store.leave(LEAVING, &call).await?;
         (self.left, self.waiting) = (true, false);
         self.store.board().stand_up(self.id);

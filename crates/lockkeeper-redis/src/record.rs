@@ -85,12 +85,7 @@ pub(crate) fn read(record: &[u8], now: u64) -> Option<(Key, Occupant)> {
     let (pid, after) = rest.split_first_chunk::<4>()?;
     rest = after;
     let (owner, note) = (text(&mut rest)?, text(&mut rest)?);
-    let label = Label {
-        host,
-        pid: u32::from_be_bytes(*pid),
-        owner,
-        note,
-    };
+    let label = Label { host, pid: u32::from_be_bytes(*pid), owner, note };
     let occupant = Occupant {
         label,
         since: Some(ticks(now.saturating_sub(counter))),

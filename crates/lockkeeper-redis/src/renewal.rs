@@ -43,23 +43,12 @@ pub(crate) struct Renewals {
 
 impl Renewals {
     pub(crate) fn new(link: Link, scripts: Arc<Scripts>, by_tag: bool) -> Self {
-        Renewals {
-            link,
-            scripts,
-            by_tag,
-            due: Mutex::default(),
-        }
+        Renewals { link, scripts, by_tag, due: Mutex::default() }
     }
 
     pub(crate) async fn renew(&self, main: &str, tag: u8, id: [u8; 16], ttl_ms: u64) -> Answer {
         let (answer, told) = oneshot::channel();
-        let ask = Ask {
-            main: main.to_owned(),
-            tag,
-            id,
-            ttl_ms,
-            answer,
-        };
+        let ask = Ask { main: main.to_owned(), tag, id, ttl_ms, answer };
         let first = {
             let mut due = locked(&self.due);
             due.push(ask);
@@ -72,13 +61,8 @@ impl Renewals {
             let asks = batch.take();
             self.send(asks).await;
         }
-        told.await.unwrap_or_else(|_| {
-            Err(Fault::transient(
-                crate::fault::NAME,
-                RENEWING,
-                "the batch was dropped",
-            ))
-        })
+        told.await
+            .unwrap_or_else(|_| Err(Fault::transient(crate::fault::NAME, RENEWING, "the batch was dropped")))
     }
 
     async fn send(&self, asks: Vec<Ask>) {
@@ -126,10 +110,7 @@ impl Renewals {
             args.push(&ask.id);
             args.push(digits(ask.ttl_ms, buffer));
         }
-        let call = Call {
-            keys: &keys,
-            args: &args,
-        };
+        let call = Call { keys: &keys, args: &args };
         self.link.call(RENEWING, &self.scripts.renew, &call).await
     }
 }
@@ -139,10 +120,7 @@ struct Batch<'a>(Option<&'a Renewals>);
 
 impl Batch<'_> {
     fn take(mut self) -> Vec<Ask> {
-        self.0
-            .take()
-            .map(|it| std::mem::take(&mut *locked(&it.due)))
-            .unwrap_or_default()
+        self.0.take().map(|it| std::mem::take(&mut *locked(&it.due))).unwrap_or_default()
     }
 }
 

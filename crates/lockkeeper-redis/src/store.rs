@@ -44,15 +44,7 @@ impl Store {
             let timeout = options.timeout + options.replicas_timeout;
             Sync::new(link(None, timeout, home), dialer.clone(), scripts.clone())
         });
-        Ok(Store {
-            dialer,
-            scripts,
-            board,
-            commands,
-            ears,
-            renewals,
-            sync,
-        })
+        Ok(Store { dialer, scripts, board, commands, ears, renewals, sync })
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -29,12 +29,7 @@ pub(crate) struct Sync {
 
 impl Sync {
     pub(crate) fn new(link: Link, dialer: SharedDialer, scripts: Arc<Scripts>) -> Self {
-        Sync {
-            link,
-            dialer,
-            scripts,
-            most_seen: AtomicU32::new(0),
-        }
+        Sync { link, dialer, scripts, most_seen: AtomicU32::new(0) }
     }
 
     /// Fails if too few replicas confirm in time, or the grant is not there any more.
@@ -68,10 +63,7 @@ impl Sync {
     ) -> RedisResult<(bool, u32, u32)> {
         let needed = self.needed(live, main).await?;
         let mut buffer = [0; 20];
-        let call = Call {
-            keys: &[main],
-            args: &[id, digits(ttl_ms, &mut buffer)],
-        };
+        let call = Call { keys: &[main], args: &[id, digits(ttl_ms, &mut buffer)] };
         let mut wait = Cmd::new();
         let millis = u64::try_from(self.dialer.options.replicas_timeout.as_millis()).unwrap_or(u64::MAX);
         wait.arg("WAIT").arg(needed).arg(millis.max(1));
@@ -97,10 +89,7 @@ impl Sync {
         let mut info = Cmd::new();
         info.arg("INFO").arg("replication");
         let answers = run(live, main, &[info]).await?;
-        let text: String = answers
-            .into_iter()
-            .next()
-            .map_or(Ok(String::new()), redis::from_redis_value)?;
+        let text: String = answers.into_iter().next().map_or(Ok(String::new()), redis::from_redis_value)?;
         let seen = field(&text, "connected_slaves").and_then(|it| it.parse().ok());
         let seen = seen.unwrap_or(0);
         let most = self.most_seen.fetch_max(seen, Ordering::AcqRel).max(seen);
@@ -124,12 +113,7 @@ async fn run(live: &mut Live, main: &str, commands: &[Cmd]) -> RedisResult<Vec<V
         Wire::Cluster(it) => {
             let route = Route::with_key(main, SlotAddr::Master);
             let values = it
-                .route_pipeline(
-                    pipeline,
-                    0,
-                    commands.len(),
-                    SingleNodeRoutingInfo::SpecificNode(route),
-                )
+                .route_pipeline(pipeline, 0, commands.len(), SingleNodeRoutingInfo::SpecificNode(route))
                 .await?;
             values.into_iter().map(Value::extract_error).collect()
         }

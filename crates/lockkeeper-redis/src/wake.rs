@@ -72,18 +72,13 @@ pub(crate) struct Board {
 
 impl fmt::Debug for Board {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Board")
-            .field("seats", &locked(&self.seats).len())
-            .finish_non_exhaustive()
+        f.debug_struct("Board").field("seats", &locked(&self.seats).len()).finish_non_exhaustive()
     }
 }
 
 impl Board {
     pub(crate) fn new(process: String) -> Self {
-        Board {
-            process,
-            seats: Mutex::default(),
-        }
+        Board { process, seats: Mutex::default() }
     }
 
     pub(crate) fn sit(&self, id: ClaimId) -> Arc<Seat> {
@@ -143,10 +138,7 @@ pub(crate) struct Tap {
 
 impl Tap {
     pub(crate) fn new(board: Arc<Board>, deaf: impl Fn() + Send + Sync + 'static) -> Self {
-        Tap {
-            board,
-            deaf: Box::new(deaf),
-        }
+        Tap { board, deaf: Box::new(deaf) }
     }
 }
 

@@ -67,10 +67,7 @@ async fn locks_on_every_shard_are_taken_handed_on_listed_and_renewed_in_batches(
 async fn the_death_of_a_shards_primary_is_survived() {
     let (servers, redis) = deployment().await;
     let long = Duration::from_secs(60);
-    let (mut one, mut two) = (
-        redis.enter(claim_of("k", long, 1, 1)),
-        redis.enter(claim_of("k", long, 1, 1)),
-    );
+    let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
     let key = only_key(&servers).await;
@@ -108,19 +105,13 @@ async fn the_death_of_a_shards_primary_is_survived() {
 async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     let (servers, redis) = deployment().await;
     let long = Duration::from_secs(60);
-    let (mut one, mut two) = (
-        redis.enter(claim_of("k", long, 1, 1)),
-        redis.enter(claim_of("k", long, 1, 1)),
-    );
+    let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     held(&mut one).await;
     waits(&mut two).await;
     let key = only_key(&servers).await;
     move_slot(&servers, &key).await;
     let renewed = one.renew().await.unwrap();
-    assert!(
-        matches!(renewed, Renewal::Held { wanted: true, .. }),
-        "{renewed:?}"
-    );
+    assert!(matches!(renewed, Renewal::Held { wanted: true, .. }), "{renewed:?}");
     one.leave().await.unwrap();
     until_held(&mut two).await;
     // And the channel has moved, too: the next hand-over needs no recheck.
@@ -134,35 +125,21 @@ async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
 /// Move the slot of `key` to another primary, as an operator's resharding does.
 async fn move_slot(servers: &RedisCluster, key: &str) {
     let from = servers.primary_of(key).await.unwrap();
-    let to = servers.nodes()[..3]
-        .iter()
-        .find(|it| it.port() != from.port())
-        .unwrap();
+    let to = servers.nodes()[..3].iter().find(|it| it.port() != from.port()).unwrap();
     let slot = from.command(&["CLUSTER", "KEYSLOT", key]).await.unwrap();
     let slot = slot.int().unwrap().to_string();
     let (from_id, to_id) = (
         from.command(&["CLUSTER", "MYID"]).await.unwrap().text(),
         to.command(&["CLUSTER", "MYID"]).await.unwrap().text(),
     );
-    to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id])
-        .await
-        .unwrap();
-    from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])
-        .await
-        .unwrap();
-    let keys = from
-        .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
-        .await
-        .unwrap();
+    to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap();
+    from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap();
+    let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).await.unwrap();
     for key in keys.items() {
         let port = to.port().to_string();
-        from.command(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"])
-            .await
-            .unwrap();
+        from.command(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"]).await.unwrap();
     }
     for node in [to, from] {
-        node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id])
-            .await
-            .unwrap();
+        node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap();
     }
 }

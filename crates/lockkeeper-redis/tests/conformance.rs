@@ -36,9 +36,7 @@ async fn replicated() -> On {
 
 async fn sentinels() -> &'static RedisSentinel {
     static SERVERS: OnceCell<RedisSentinel> = OnceCell::const_new();
-    SERVERS
-        .get_or_init(async || servers::Redis::sentinel().await.unwrap())
-        .await
+    SERVERS.get_or_init(async || servers::Redis::sentinel().await.unwrap()).await
 }
 
 async fn sentinel() -> On {

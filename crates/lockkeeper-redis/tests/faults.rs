@@ -26,9 +26,7 @@ async fn server() -> servers::Redis {
 async fn behind_proxy() -> (servers::Redis, Proxy, Redis) {
     let server = server().await;
     let proxy = Proxy::start(server.port()).await.unwrap();
-    let redis = Redis::connect(&format!("redis://{}?timeout=300ms", proxy.address()))
-        .await
-        .unwrap();
+    let redis = Redis::connect(&format!("redis://{}?timeout=300ms", proxy.address())).await.unwrap();
     // The scripts are known to the server from here on.
     let mut warm_up = redis.enter(claim("warm-up"));
     held(&mut warm_up).await;
@@ -48,10 +46,7 @@ async fn a_grant_whose_answer_is_lost_is_found_again_under_the_same_counter() {
     assert_eq!(grant.counter, again.counter);
     let calls = server.command(&["INFO", "commandstats"]).await.unwrap();
     let sets = calls.field("cmdstat_set").unwrap();
-    assert!(
-        !sets.starts_with("calls=1,"),
-        "the lost call had been served: {sets}"
-    );
+    assert!(!sets.starts_with("calls=1,"), "the lost call had been served: {sets}");
     place.leave().await.unwrap();
 }
 
@@ -59,10 +54,8 @@ async fn a_grant_whose_answer_is_lost_is_found_again_under_the_same_counter() {
 async fn requests_that_are_cut_off_are_repeated_without_harm() {
     let (_server, proxy, redis) = behind_proxy().await;
     for verb in 0..3 {
-        let (mut one, mut two) = (
-            redis.enter(claim_of("k", LONG, 1, 1)),
-            redis.enter(claim_of("k", LONG, 1, 1)),
-        );
+        let (mut one, mut two) =
+            (redis.enter(claim_of("k", LONG, 1, 1)), redis.enter(claim_of("k", LONG, 1, 1)));
         if verb == 0 {
             proxy.lose_request(b"EVALSHA");
         }
@@ -71,10 +64,7 @@ async fn requests_that_are_cut_off_are_repeated_without_harm() {
         if verb == 1 {
             proxy.lose_reply(b"EVALSHA");
         }
-        assert!(matches!(
-            one.renew().await.unwrap(),
-            Renewal::Held { wanted: true, .. }
-        ));
+        assert!(matches!(one.renew().await.unwrap(), Renewal::Held { wanted: true, .. }));
         if verb == 2 {
             proxy.lose_reply(b"EVALSHA");
         }
@@ -144,9 +134,7 @@ async fn a_lost_message_costs_time_but_no_waiter_hangs() {
 #[tokio::test]
 async fn a_stopped_server_is_waited_for_and_what_it_still_did_is_found() {
     let server = server().await;
-    let redis = Redis::connect(&format!("{}?timeout=200ms", server.url()))
-        .await
-        .unwrap();
+    let redis = Redis::connect(&format!("{}?timeout=200ms", server.url())).await.unwrap();
     let mut place = redis.enter(claim_of("k", LONG, 1, 1));
     held(&mut redis.enter(claim("warm-up"))).await;
     server.pause().unwrap();
@@ -163,10 +151,7 @@ async fn a_stopped_server_is_waited_for_and_what_it_still_did_is_found() {
 async fn a_server_killed_and_restarted_without_memory_has_lost_the_lock_and_says_so() {
     let server = server().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
-    let (mut one, mut two) = (
-        redis.enter(claim_of("k", LONG, 1, 1)),
-        redis.enter(claim_of("k", LONG, 1, 1)),
-    );
+    let (mut one, mut two) = (redis.enter(claim_of("k", LONG, 1, 1)), redis.enter(claim_of("k", LONG, 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
     server.kill().unwrap();
@@ -187,9 +172,7 @@ async fn a_server_killed_and_restarted_without_memory_has_lost_the_lock_and_says
 
 #[tokio::test]
 async fn an_append_only_file_keeps_the_lock_over_a_kill() {
-    let server = servers::Redis::start(RedisOptions::default().append_only())
-        .await
-        .unwrap();
+    let server = servers::Redis::start(RedisOptions::default().append_only()).await.unwrap();
     let redis = Redis::connect(&server.url()).await.unwrap();
     let mut one = redis.enter(claim_of("k", LONG, 1, 1));
     let first = held(&mut one).await;
@@ -222,10 +205,8 @@ async fn the_restart_guard_gives_no_grants_from_a_young_memory() {
 async fn flushall_is_noticed_by_the_holder_and_serves_those_who_wait() {
     let server = server().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
-    let (mut one, mut two) = (
-        redis.enter(claim_of("k", LONG, 1, 1)),
-        redis.enter(claim_of("k", Duration::from_secs(1), 1, 1)),
-    );
+    let (mut one, mut two) =
+        (redis.enter(claim_of("k", LONG, 1, 1)), redis.enter(claim_of("k", Duration::from_secs(1), 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
     server.command(&["FLUSHALL"]).await.unwrap();
@@ -242,10 +223,7 @@ async fn an_evicted_lock_is_reported_lost() {
     let redis = Redis::connect(&server.url()).await.unwrap();
     let mut one = redis.enter(claim_of("k", LONG, 1, 1));
     held(&mut one).await;
-    server
-        .command(&["CONFIG", "SET", "maxmemory", "1mb"])
-        .await
-        .unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.unwrap();
     let renewal = within("the eviction to be noticed", async {
         loop {
             // Writing is what evicts; it is refused when nothing is left to evict.
@@ -260,10 +238,7 @@ async fn an_evicted_lock_is_reported_lost() {
     if let Ok(renewal) = renewal {
         assert_eq!(renewal, Renewal::Lost);
     }
-    server
-        .command(&["CONFIG", "SET", "maxmemory", "0"])
-        .await
-        .unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     assert_eq!(one.renew().await.unwrap(), Renewal::Lost);
 }
 
@@ -284,25 +259,14 @@ async fn a_server_that_forgets_the_scripts_is_told_them_again() {
 
 #[tokio::test]
 async fn a_changed_password_is_a_permanent_fault_that_does_not_show_it() {
-    let server = servers::Redis::start(RedisOptions::default().password("old-secret"))
-        .await
-        .unwrap();
+    let server = servers::Redis::start(RedisOptions::default().password("old-secret")).await.unwrap();
     let redis = Redis::connect(&server.url()).await.unwrap();
     let mut place = redis.enter(claim_of("k", LONG, 1, 1));
     held(&mut place).await;
     let mut control = server.client().await.unwrap();
-    control
-        .command(&["CONFIG", "SET", "requirepass", "new-secret"])
-        .await
-        .unwrap();
-    control
-        .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
-        .await
-        .unwrap();
-    control
-        .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
-        .await
-        .unwrap();
+    control.command(&["CONFIG", "SET", "requirepass", "new-secret"]).await.unwrap();
+    control.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await.unwrap();
+    control.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
     let fault = within("the fault", async {
         loop {
             match place.turn().await {
@@ -313,21 +277,12 @@ async fn a_changed_password_is_a_permanent_fault_that_does_not_show_it() {
     })
     .await;
     let shown = format!("{fault} {fault:?} {redis:?}");
-    assert!(
-        fault.message.contains("password") && !shown.contains("old-secret"),
-        "{shown}"
-    );
-    control
-        .command(&["CONFIG", "SET", "requirepass", "old-secret"])
-        .await
-        .unwrap();
+    assert!(fault.message.contains("password") && !shown.contains("old-secret"), "{shown}");
+    control.command(&["CONFIG", "SET", "requirepass", "old-secret"]).await.unwrap();
     until_held(&mut place).await;
     let error = Redis::connect(&format!("redis://:wrong-secret@{}", server.address())).await;
     let error = error.unwrap_err();
-    assert!(
-        matches!(&error, Error::Unavailable { transient: false, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Unavailable { transient: false, .. }), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("wrong-secret"));
 }
 
@@ -335,11 +290,7 @@ async fn a_changed_password_is_a_permanent_fault_that_does_not_show_it() {
 async fn a_stopped_primary_is_replaced_and_not_waited_for() {
     let servers: RedisSentinel = servers::Redis::sentinel().await.unwrap();
     let hosts: Vec<_> = servers.sentinels().iter().map(|it| it.address()).collect();
-    let url = format!(
-        "redis+sentinel://{}/{}?timeout=500ms",
-        hosts.join(","),
-        servers.name()
-    );
+    let url = format!("redis+sentinel://{}/{}?timeout=500ms", hosts.join(","), servers.name());
     let redis = Redis::connect(&url).await.unwrap();
     let mut one = redis.enter(claim_of("k", LONG, 1, 1));
     held(&mut one).await;
@@ -372,10 +323,7 @@ impl Holder {
     }
 
     async fn line(&mut self) -> String {
-        within("a word from the holder", self.says.next_line())
-            .await
-            .unwrap()
-            .unwrap_or_default()
+        within("a word from the holder", self.says.next_line()).await.unwrap().unwrap_or_default()
     }
 
     async fn signal(&self, signal: &str) {
@@ -392,14 +340,7 @@ fn example(name: &str) -> PathBuf {
     let path = folder.join("examples").join(name);
     if !path.exists() {
         let built = std::process::Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                env!("CARGO_PKG_NAME"),
-                "--example",
-                name,
-            ])
+            .args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--example", name])
             .arg("--target-dir")
             .arg(folder.parent().unwrap())
             .status();

@@ -56,16 +56,10 @@ async fn set_nx_px(client: &mut RespClient, value: &str) -> bool {
 async fn stage_1_bare_setnx_is_locked_for_ever_when_its_holder_dies() {
     let stage = Stage::set().await;
     let mut holder = stage.client().await;
-    assert_eq!(
-        holder.command(&["SETNX", "naive", "1"]).await.unwrap().int(),
-        Some(1)
-    );
+    assert_eq!(holder.command(&["SETNX", "naive", "1"]).await.unwrap().int(), Some(1));
     drop(holder);
     let mut other = stage.client().await;
-    assert_eq!(
-        other.command(&["SETNX", "naive", "1"]).await.unwrap().int(),
-        Some(0)
-    );
+    assert_eq!(other.command(&["SETNX", "naive", "1"]).await.unwrap().int(), Some(0));
     let left = other.command(&["PTTL", "naive"]).await.unwrap().int();
     assert_eq!(left, Some(NEVER_EXPIRES), "nobody will ever get it");
 
@@ -81,10 +75,7 @@ async fn stage_1_bare_setnx_is_locked_for_ever_when_its_holder_dies() {
 async fn stage_2_an_expiry_set_by_a_second_command_is_not_set_when_the_holder_dies_between() {
     let stage = Stage::set().await;
     let mut holder = stage.client().await;
-    assert_eq!(
-        holder.command(&["SETNX", "naive", "1"]).await.unwrap().int(),
-        Some(1)
-    );
+    assert_eq!(holder.command(&["SETNX", "naive", "1"]).await.unwrap().int(), Some(1));
     // Here `PEXPIRE naive 300` would have followed.
     drop(holder);
     let left = stage.server.command(&["PTTL", "naive"]).await.unwrap().int();
@@ -92,17 +83,11 @@ async fn stage_2_an_expiry_set_by_a_second_command_is_not_set_when_the_holder_di
 
     // Ours dies at the same point: the take was served, its answer was not heard, nothing follows.
     let proxy = Proxy::start(stage.server.port()).await.unwrap();
-    let doomed = Redis::connect(&format!("redis://{}", proxy.address()))
-        .await
-        .unwrap();
+    let doomed = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
     held(&mut doomed.enter(claim_of("warm-up", TTL, 1, 1))).await;
     proxy.lose_reply(b"EVALSHA");
     proxy.refuse().await.unwrap();
-    let fault = doomed
-        .enter(claim_of("ours", TTL, 1, 1))
-        .turn()
-        .await
-        .unwrap_err();
+    let fault = doomed.enter(claim_of("ours", TTL, 1, 1)).turn().await.unwrap_err();
     assert!(fault.is_transient(), "{fault}");
     let mut next = stage.redis.enter(claim_of("ours", TTL, 1, 1));
     until_held(&mut next).await;
@@ -134,11 +119,7 @@ async fn stage_4_a_unique_value_that_is_read_and_then_deleted_can_change_between
     let stage = Stage::set().await;
     let (mut a, mut b, mut c) = (stage.client().await, stage.client().await, stage.client().await);
     assert!(set_nx_px(&mut a, "a").await);
-    assert_eq!(
-        a.command(&["GET", "naive"]).await.unwrap().text(),
-        "a",
-        "it is mine, so I may delete it"
-    );
+    assert_eq!(a.command(&["GET", "naive"]).await.unwrap().text(), "a", "it is mine, so I may delete it");
     stage.until_gone("naive").await;
     assert!(set_nx_px(&mut b, "b").await);
     a.command(&["DEL", "naive"]).await.unwrap();
@@ -149,10 +130,7 @@ async fn stage_4_a_unique_value_that_is_read_and_then_deleted_can_change_between
         stage.redis.enter(claim_of("ours", Duration::from_secs(30), 1, 1)),
     );
     held(&mut a).await;
-    assert!(
-        matches!(a.renew().await.unwrap(), Renewal::Held { .. }),
-        "it is mine"
-    );
+    assert!(matches!(a.renew().await.unwrap(), Renewal::Held { .. }), "it is mine");
     until_held(&mut b).await;
     // Looking and deleting are one script, which looks again.
     a.leave().await.unwrap();

@@ -33,10 +33,7 @@ async fn a_lock_outlives_the_death_of_the_primary_and_its_line_moves_on() {
     let (servers, url) = deployment().await;
     let redis = Redis::connect(&url).await.unwrap();
     let long = Duration::from_secs(30);
-    let (mut one, mut two) = (
-        redis.enter(claim_of("k", long, 1, 1)),
-        redis.enter(claim_of("k", long, 1, 1)),
-    );
+    let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
     copied(&servers).await;
@@ -53,10 +50,7 @@ async fn a_lock_outlives_the_death_of_the_primary_and_its_line_moves_on() {
         }
     })
     .await;
-    assert!(
-        matches!(renewed, Renewal::Held { wanted: true, .. }),
-        "{renewed:?}"
-    );
+    assert!(matches!(renewed, Renewal::Held { wanted: true, .. }), "{renewed:?}");
     within("being called when the connection broke", two.changed()).await;
     let _ = two.turn().await;
     one.leave().await.unwrap();
@@ -73,20 +67,13 @@ async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
     let first = held(&mut one).await;
     copied(&servers).await;
     let old = servers.primary().await.unwrap();
-    servers.sentinels()[0]
-        .command(&["SENTINEL", "FAILOVER", servers.name()])
-        .await
-        .unwrap();
+    servers.sentinels()[0].command(&["SENTINEL", "FAILOVER", servers.name()]).await.unwrap();
     let new = servers.wait_failover(old).await.unwrap();
     assert_ne!(new.port(), old.port());
     let mut two = redis.enter(claim_of("other", Duration::from_secs(60), 1, 1));
     until_held(&mut two).await;
     let keys = new.command(&["KEYS", "lk:*"]).await.unwrap();
-    assert_eq!(
-        keys.items().len(),
-        2,
-        "the second lock was taken at the new primary"
-    );
+    assert_eq!(keys.items().len(), 2, "the second lock was taken at the new primary");
     one.leave().await.unwrap();
     let mut three = redis.enter(claim("k"));
     assert!(first.counter < until_held(&mut three).await.counter);
@@ -95,30 +82,19 @@ async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
 #[tokio::test]
 async fn a_grant_that_too_few_replicas_confirm_is_no_grant() {
     let (servers, url) = deployment().await;
-    let strict = Redis::connect(&format!("{url}?replicas=2&replicas_timeout=300ms"))
-        .await
-        .unwrap();
-    let majority = Redis::connect(&format!("{url}?replicas=majority&replicas_timeout=300ms"))
-        .await
-        .unwrap();
+    let strict = Redis::connect(&format!("{url}?replicas=2&replicas_timeout=300ms")).await.unwrap();
+    let majority = Redis::connect(&format!("{url}?replicas=majority&replicas_timeout=300ms")).await.unwrap();
     for redis in [&strict, &majority] {
         let mut place = redis.enter(claim("k"));
         held(&mut place).await;
         place.leave().await.unwrap();
     }
     let primary = servers.primary().await.unwrap();
-    let replica = servers
-        .nodes()
-        .iter()
-        .find(|it| it.port() != primary.port())
-        .unwrap();
+    let replica = servers.nodes().iter().find(|it| it.port() != primary.port()).unwrap();
     replica.pause().unwrap();
     let mut place = strict.enter(claim("k"));
     let fault = place.turn().await.unwrap_err();
-    assert!(
-        fault.is_transient() && fault.message.contains("1 of 2"),
-        "{fault}"
-    );
+    assert!(fault.is_transient() && fault.message.contains("1 of 2"), "{fault}");
     let mut place = majority.enter(claim("k"));
     until_held(&mut place).await;
     replica.resume().unwrap();
@@ -127,8 +103,6 @@ async fn a_grant_that_too_few_replicas_confirm_is_no_grant() {
 #[tokio::test]
 async fn an_unknown_service_is_named_in_the_error() {
     let (servers, url) = deployment().await;
-    let error = Redis::connect(&url.replace(servers.name(), "nobody"))
-        .await
-        .unwrap_err();
+    let error = Redis::connect(&url.replace(servers.name(), "nobody")).await.unwrap_err();
     assert!(error.to_string().contains("nobody"), "{error}");
 }

@@ -40,10 +40,7 @@ async fn a_free_lock_costs_one_script_to_take_and_one_to_give_back() {
     };
     assert_eq!(calls("evalsha"), 20);
     assert_eq!((calls("get"), calls("set"), calls("time")), (20, 20, 10));
-    assert_eq!(
-        calls("eval") + calls("publish") + calls("pexpire") + calls("zadd"),
-        0
-    );
+    assert_eq!(calls("eval") + calls("publish") + calls("pexpire") + calls("zadd"), 0);
 }
 
 #[tokio::test]
@@ -53,20 +50,14 @@ async fn whoever_leaves_appoints_the_next_in_line_without_another_command() {
     let mut warm_up = redis.enter(claim("warm-up"));
     held(&mut warm_up).await;
     warm_up.leave().await.unwrap();
-    let (mut one, mut two, mut three) = (
-        redis.enter(claim("k")),
-        other.enter(claim("k")),
-        redis.enter(claim("k")),
-    );
+    let (mut one, mut two, mut three) =
+        (redis.enter(claim("k")), other.enter(claim("k")), redis.enter(claim("k")));
     let first = held(&mut one).await;
     assert_eq!(waits(&mut two).await.1, Some(1));
     assert_eq!(waits(&mut three).await.1, Some(2));
     within("being told that somebody waits", one.changed()).await;
     let renewed = one.renew().await.unwrap();
-    assert!(
-        matches!(renewed, Renewal::Held { wanted: true, .. }),
-        "{renewed:?}"
-    );
+    assert!(matches!(renewed, Renewal::Held { wanted: true, .. }), "{renewed:?}");
     server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
     one.leave().await.unwrap();
     within("the message", two.changed()).await;
@@ -78,10 +69,7 @@ async fn whoever_leaves_appoints_the_next_in_line_without_another_command() {
     assert!(second.counter < third.counter && !third.wanted);
     let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
     let evalsha = stats.field("cmdstat_evalsha").unwrap();
-    assert!(
-        evalsha.starts_with("calls=2,"),
-        "two leaves and nothing else: {evalsha}"
-    );
+    assert!(evalsha.starts_with("calls=2,"), "two leaves and nothing else: {evalsha}");
     three.leave().await.unwrap();
 }
 
@@ -89,24 +77,15 @@ async fn whoever_leaves_appoints_the_next_in_line_without_another_command() {
 async fn a_waiter_whose_process_does_not_listen_is_passed_over_but_keeps_its_place() {
     let (server, redis) = server().await;
     let deaf = Redis::connect(&server.url()).await.unwrap();
-    let (mut one, mut two, mut three) = (
-        redis.enter(claim("k")),
-        deaf.enter(claim("k")),
-        redis.enter(claim("k")),
-    );
+    let (mut one, mut two, mut three) =
+        (redis.enter(claim("k")), deaf.enter(claim("k")), redis.enter(claim("k")));
     held(&mut one).await;
     waits(&mut two).await;
     waits(&mut three).await;
     // As if the process had died: nothing listens on its channel any more.
-    let channels = server
-        .command(&["PUBSUB", "CHANNELS", "lk:wake:*"])
-        .await
-        .unwrap();
+    let channels = server.command(&["PUBSUB", "CHANNELS", "lk:wake:*"]).await.unwrap();
     assert_eq!(channels.items().len(), 2);
-    server
-        .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
-        .await
-        .unwrap();
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
     let mut fresh = redis.enter(impatient("other"));
     held(&mut fresh).await;
     one.leave().await.unwrap();
@@ -149,10 +128,7 @@ async fn readers_share_and_a_writer_waits_for_all_of_them() {
     waits(&mut w).await;
     // Nobody overtakes the head, though it would fit.
     waits(&mut r3).await;
-    assert!(matches!(
-        r1.renew().await.unwrap(),
-        Renewal::Held { wanted: true, .. }
-    ));
+    assert!(matches!(r1.renew().await.unwrap(), Renewal::Held { wanted: true, .. }));
     r1.leave().await.unwrap();
     waits(&mut w).await;
     r2.leave().await.unwrap();
@@ -178,10 +154,8 @@ async fn permits_are_counted_and_the_smallest_capacity_counts() {
     let (mut a, mut b, mut c) = (permit(3), permit(3), permit(3));
     held(&mut a).await;
     held(&mut b).await;
-    let mut small = redis.enter(lockkeeper_core::Claim {
-        patient: false,
-        ..claim_of("sem", common::TTL, 1, 2)
-    });
+    let mut small =
+        redis.enter(lockkeeper_core::Claim { patient: false, ..claim_of("sem", common::TTL, 1, 2) });
     waits(&mut small).await;
     held(&mut c).await;
     let mut d = permit(3);
@@ -233,9 +207,7 @@ async fn nothing_stays_behind_when_everybody_is_gone() {
     drop(places);
     within("the keys to expire", async {
         while server.command(&["DBSIZE"]).await.unwrap().int() != Some(0) {
-            lockkeeper_core::Clock::boot()
-                .sleep(Duration::from_millis(20))
-                .await;
+            lockkeeper_core::Clock::boot().sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
@@ -255,10 +227,7 @@ async fn an_operator_sees_who_holds_and_waits_and_can_break_a_lock() {
     gone.leave().await.unwrap();
 
     let all = redis.list("").await.unwrap();
-    assert_eq!(
-        all.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(),
-        [name, "b"]
-    );
+    assert_eq!(all.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(), [name, "b"]);
     assert_eq!(redis.list("b").await.unwrap().len(), 1);
     let info = redis.show(&Key::new(name).unwrap()).await.unwrap().unwrap();
     assert_eq!(info, redis.list("a").await.unwrap().remove(0).tap_times(&info));
@@ -301,10 +270,7 @@ async fn a_foreign_key_in_our_place_is_a_permanent_fault_that_says_so() {
         server.command(&["DEL", &main]).await.unwrap();
         server.command(&foreign).await.unwrap();
         let fault = redis.enter(claim("k")).turn().await.unwrap_err();
-        assert!(
-            !fault.is_transient() && fault.message.contains("prefix"),
-            "{fault}"
-        );
+        assert!(!fault.is_transient() && fault.message.contains("prefix"), "{fault}");
         assert_eq!(probe.renew().await.unwrap(), Renewal::Lost);
     }
 }

@@ -31,10 +31,7 @@ pub(crate) fn claim_of(name: &str, ttl: Duration, weight: u32, capacity: u32) ->
 }
 
 pub(crate) fn impatient(name: &str) -> Claim {
-    Claim {
-        patient: false,
-        ..claim(name)
-    }
+    Claim { patient: false, ..claim(name) }
 }
 
 /// Fail instead of hanging.
