@@ -51,6 +51,9 @@ pub(crate) enum Command {
     /// Tell which settings of the store endanger locks
     #[command(after_help = help::DOCTOR)]
     Doctor(Json),
+    /// See locks at work
+    #[command(subcommand)]
+    Demo(crate::demo::Demo),
     /// Look at the settings
     #[command(subcommand)]
     Config(ConfigCommand),

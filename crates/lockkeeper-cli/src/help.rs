@@ -26,6 +26,18 @@ Examples:
 
 Passwords are shown as ***. Exit codes: 0 shown, 64 something is wrong.";
 
+pub(crate) const FLASH_SALE: &str = "\
+Examples:
+  lockkeeper demo flash-sale
+  lockkeeper demo flash-sale --instances 8 --buyers 5000 --stock 500
+  lockkeeper demo flash-sale --strategy no-lock --strategy lockkeeper
+
+Everything happens in a temporary folder: an SQLite database for the stock, and files for
+the locks. Your own locks are not touched. What was sold is read from the database
+afterwards. WAIT is the time from opening the shop to a buyer's answer; LOCK TRIPS and DB
+TRIPS are questions to the store of locks and to the database for each order.
+Exit codes: 0 shown, 1 a strategy that promises not to oversell did.";
+
 pub(crate) const MAIN: &str = "\
 Examples:
   lockkeeper run nightly-report -- ./report.sh        wait for the lock, then run

@@ -3,6 +3,7 @@
 mod args;
 mod break_lock;
 mod config;
+mod demo;
 mod doctor;
 mod exit;
 mod help;
@@ -23,8 +24,9 @@ use exit::{Failure, Result};
 use store::Target;
 
 fn main() -> ExitCode {
-    // The two helpers of `run` are not for people: they are kept out of the command line's own grammar.
-    if let Some(code) = run::helper(std::env::args_os().skip(1)) {
+    // Helper processes are not for people: they are kept out of the command line's own grammar.
+    let args = || std::env::args_os().skip(1);
+    if let Some(code) = run::helper(args()).or_else(|| demo::helper(args())) {
         return ExitCode::from(code);
     }
     let cli = match Cli::try_parse() {
@@ -65,6 +67,7 @@ fn answer(mut cli: Cli) -> Result<u8> {
             Command::Show(args) => show::show(&target, args).await,
             Command::Break(args) => break_lock::break_lock(&target, args).await,
             Command::Doctor(args) => doctor::doctor(&target, *args).await,
+            Command::Demo(args) => demo::demo(args).await,
             Command::Completions { .. } | Command::Config(_) => Ok(0),
         }
     })
