@@ -51,6 +51,9 @@ pub async fn open(url: &str) -> Result<Store> {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
         "sqlite" => sqlite(url).await,
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+            redis(url).await
+        }
         _ => {
             let scheme: String = scheme.escape_debug().take(40).collect();
             Err(Error::invalid(format!("the URL scheme `{scheme}` is unknown; known are {KNOWN}")))
@@ -58,7 +61,8 @@ pub async fn open(url: &str) -> Result<Store> {
     }
 }
 
-const KNOWN: &str = "`memory:` and `sqlite:PATH`";
+const KNOWN: &str =
+    "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, `redis+cluster://HOSTS`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
@@ -86,6 +90,7 @@ macro_rules! stores {
 }
 
 stores! {
+    redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
 }
 

@@ -32,5 +32,7 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(feature = "redis")]
+pub use lockkeeper_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
