@@ -10,7 +10,6 @@ use common::{claim, claim_of, held, until_held, waits, within};
 use lockkeeper_core::Clock;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::servers::{self, RedisSentinel};
 
 async fn deployment() -> (RedisSentinel, String) {
