@@ -1,0 +1,204 @@
+//! etcd: one server, or three that elect a leader.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::{Daemon, KitError, Port, ask, folder, retry_ports, start_all, within};
+use crate::process::{Launch, eventually};
+
+const ASK_MAX: Duration = Duration::from_secs(10);
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+/// How an etcd server is set up.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdOptions {
+    settings: Vec<String>,
+}
+
+impl EtcdOptions {
+    /// Set a flag of the server, such as `("auto-compaction-retention", "1h")`. Later settings win.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push(format!("--{name}={value}"));
+        self
+    }
+}
+
+/// One etcd server. Stop, kill, pause and restart it by the methods of [`Daemon`].
+#[derive(Debug)]
+pub struct Etcd {
+    daemon: Daemon,
+}
+
+impl Deref for Etcd {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl Etcd {
+    /// Start one server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// If it is not installed or does not become ready; the text holds the end of its log.
+    pub async fn start(options: EtcdOptions) -> Result<Etcd, KitError> {
+        retry_ports(async || {
+            let mut servers = Etcd::prepare(1, &options)?;
+            start_all(servers.iter().map(|it| &it.daemon)).await?;
+            servers
+                .pop()
+                .ok_or_else(|| KitError::new("no server was prepared"))
+        })
+        .await
+    }
+
+    /// Start a cluster of three.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// As for [`Etcd::start`].
+    pub async fn cluster() -> Result<EtcdCluster, KitError> {
+        EtcdCluster::start(EtcdOptions::default()).await
+    }
+
+    /// The address for clients: `http://127.0.0.1:12345`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// Ask over the JSON gateway: `etcd.post("/v3/kv/put", r#"{"key": "Zm9v", "value": "YmFy"}"#)`. Keys and
+    /// values are base64.
+    ///
+    /// # Cancel safety
+    /// If dropped the server may or may not have executed the request.
+    ///
+    /// # Errors
+    /// What the server says, if it refuses, or if it does not answer within ten seconds.
+    pub async fn post(&self, path: &str, json: &str) -> Result<String, KitError> {
+        within(ASK_MAX, ask::http(self.port(), "POST", path, json)).await
+    }
+
+    /// Servers of one cluster, not running yet.
+    fn prepare(count: usize, options: &EtcdOptions) -> Result<Vec<Etcd>, KitError> {
+        let ports = (0..count).map(|_| Ok((Port::claim()?, Port::claim()?)));
+        let ports: Vec<(Port, Port)> = ports.collect::<Result<_, KitError>>()?;
+        let peers = ports.iter().enumerate();
+        let peers = peers.map(|(index, it)| format!("e{index}=http://127.0.0.1:{}", it.1.number()));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let servers = ports.into_iter().enumerate();
+        servers
+            .map(|(index, ports)| Etcd::prepare_one(index, ports, &peers, options))
+            .collect()
+    }
+
+    fn prepare_one(
+        index: usize,
+        (client, peer): (Port, Port),
+        peers: &str,
+        options: &EtcdOptions,
+    ) -> Result<Etcd, KitError> {
+        let folder = folder("etcd")?;
+        let number = client.number();
+        let (here, there) = (
+            format!("http://127.0.0.1:{number}"),
+            format!("http://127.0.0.1:{}", peer.number()),
+        );
+        let launch = Launch::new("etcd", "etcd-server", folder.path())
+            .arg(format!("--name=e{index}"))
+            .arg(format!("--data-dir={}", folder.path().join("data").display()))
+            .args([
+                format!("--listen-client-urls={here}"),
+                format!("--advertise-client-urls={here}"),
+            ])
+            .args([
+                format!("--listen-peer-urls={there}"),
+                format!("--initial-advertise-peer-urls={there}"),
+            ])
+            .args([
+                format!("--initial-cluster={peers}"),
+                "--initial-cluster-state=new".to_owned(),
+            ])
+            .args(["--heartbeat-interval=100", "--election-timeout=1000"])
+            .args(["--logger=zap", "--log-level=warn", "--log-outputs=stderr"])
+            .args(&options.settings);
+        let ready = move || async move {
+            // Healthy means that it can commit: the cluster has a leader.
+            match ask::http(number, "GET", "/health", "").await? {
+                answer if answer.contains("\"true\"") => Ok(()),
+                answer => Err(KitError::new(answer)),
+            }
+        };
+        let daemon = Daemon::new(launch, folder, vec![client, peer], ready);
+        Ok(Etcd { daemon })
+    }
+}
+
+/// Three etcd servers.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    nodes: Vec<Etcd>,
+}
+
+impl EtcdCluster {
+    /// Start three servers and wait until each can commit.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// As for [`Etcd::start`].
+    pub async fn start(options: EtcdOptions) -> Result<EtcdCluster, KitError> {
+        retry_ports(async || {
+            let nodes = Etcd::prepare(3, &options)?;
+            start_all(nodes.iter().map(|it| &it.daemon)).await?;
+            Ok(EtcdCluster { nodes })
+        })
+        .await
+    }
+
+    /// The three servers.
+    pub fn nodes(&self) -> &[Etcd] {
+        &self.nodes
+    }
+
+    /// The addresses for clients.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Etcd::url).collect()
+    }
+
+    /// The server that says of itself that it leads; waits for an election if there is none.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If there is none within thirty seconds.
+    pub async fn leader(&self) -> Result<&Etcd, KitError> {
+        eventually(SETTLE_MAX, async || {
+            for node in &self.nodes {
+                let Ok(status) = node.post("/v3/maintenance/status", "{}").await else {
+                    continue;
+                };
+                let me = text_field(&status, "member_id");
+                if me.is_some() && me == text_field(&status, "leader") {
+                    return Ok(node);
+                }
+            }
+            Err(KitError::new("no etcd server leads"))
+        })
+        .await
+    }
+}
+
+/// The value of `"name":"value"`. Enough for numbers, which the gateway writes as text.
+fn text_field<'a>(json: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = json.split_once(&format!("\"{name}\":\""))?;
+    rest.split_once('"').map(|it| it.0)
+}

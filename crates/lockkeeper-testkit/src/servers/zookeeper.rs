@@ -1,0 +1,216 @@
+//! ZooKeeper: one server, or an ensemble of three.
+
+use std::fs;
+use std::ops::Deref;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Daemon, KitError, Port, ask, folder, retry_ports, start_all, within};
+use crate::process::{Launch, eventually, missing};
+
+const ASK_MAX: Duration = Duration::from_secs(10);
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+const JARS: [(&str, &str); 2] = [
+    ("/usr/share/java/zookeeper.jar", "zookeeper"),
+    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
+];
+
+/// How a ZooKeeper server is set up. Sessions may be as short as 200 ms.
+#[derive(Clone, Debug, Default)]
+pub struct ZooKeeperOptions {
+    settings: Vec<String>,
+}
+
+impl ZooKeeperOptions {
+    /// Add a line to the configuration file, such as `("maxSessionTimeout", "5000")`. Later lines win.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push(format!("{name}={value}"));
+        self
+    }
+}
+
+/// One ZooKeeper server. Stop, kill, pause and restart it by the methods of [`Daemon`].
+#[derive(Debug)]
+pub struct ZooKeeper {
+    daemon: Daemon,
+}
+
+impl Deref for ZooKeeper {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl ZooKeeper {
+    /// Start one server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// If it is not installed or does not become ready; the text holds the end of its log.
+    pub async fn start(options: ZooKeeperOptions) -> Result<ZooKeeper, KitError> {
+        retry_ports(async || {
+            let server = ZooKeeper::prepare(&options, vec![Port::claim()?], None)?;
+            server.daemon.start().await?;
+            Ok(server)
+        })
+        .await
+    }
+
+    /// Start an ensemble of three.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// As for [`ZooKeeper::start`].
+    pub async fn ensemble() -> Result<ZooKeeperEnsemble, KitError> {
+        ZooKeeperEnsemble::start(ZooKeeperOptions::default()).await
+    }
+
+    /// The address for clients: `zookeeper://127.0.0.1:12345`.
+    pub fn url(&self) -> String {
+        format!("zookeeper://{}", self.address())
+    }
+
+    /// Send a four-letter word, such as `srvr`, `mntr`, `cons`, `dump`, `wchs`.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn word(&self, word: &str) -> Result<String, KitError> {
+        within(ASK_MAX, ask::zookeeper(self.port(), word)).await
+    }
+
+    /// `peers` is the number of this server and the lines that describe all.
+    fn prepare(
+        options: &ZooKeeperOptions,
+        ports: Vec<Port>,
+        peers: Option<(usize, &str)>,
+    ) -> Result<ZooKeeper, KitError> {
+        let folder = folder("zookeeper")?;
+        let (data, file) = (folder.path().join("data"), folder.path().join("zoo.cfg"));
+        fs::create_dir(&data)?;
+        let port = ports.first().map_or(0, Port::number);
+        let mut config = vec![
+            "tickTime=100\nminSessionTimeout=200\nmaxSessionTimeout=60000".to_owned(),
+            // In ticks: ten seconds to join, five to follow.
+            "initLimit=100\nsyncLimit=50\nmaxClientCnxns=0".to_owned(),
+            format!(
+                "clientPort={port}\nclientPortAddress=127.0.0.1\ndataDir={}",
+                data.display()
+            ),
+            "admin.enableServer=false\n4lw.commands.whitelist=*".to_owned(),
+        ];
+        if let Some((number, lines)) = peers {
+            fs::write(data.join("myid"), number.to_string())?;
+            config.push(lines.to_owned());
+        }
+        config.extend(options.settings.iter().cloned());
+        fs::write(&file, config.join("\n") + "\n")?;
+        for (jar, package) in JARS {
+            if !Path::new(jar).is_file() {
+                return Err(missing(jar, package));
+            }
+        }
+        let launch = Launch::new("java", "default-jre-headless", folder.path())
+            // Small and quick to start; the last one writes nothing outside our folder.
+            .args([
+                "-Xms32m",
+                "-Xmx128m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:-UsePerfData",
+            ])
+            .args(["-cp", &JARS.map(|it| it.0).join(":")])
+            .args([
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-Dzookeeper.jmx.log4j.disable=true",
+            ])
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(&file);
+        let ready = move || async move {
+            // Not `ruok`, which says `imok` without a quorum.
+            match ask::zookeeper(port, "srvr").await? {
+                answer if answer.contains("Mode: ") => Ok(()),
+                answer => Err(KitError::new(answer)),
+            }
+        };
+        let daemon = Daemon::new(launch, folder, ports, ready);
+        Ok(ZooKeeper { daemon })
+    }
+}
+
+/// Three ZooKeeper servers.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    nodes: Vec<ZooKeeper>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Start three servers and wait until each serves.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills what was started.
+    ///
+    /// # Errors
+    /// As for [`ZooKeeper::start`].
+    pub async fn start(options: ZooKeeperOptions) -> Result<ZooKeeperEnsemble, KitError> {
+        retry_ports(async || {
+            // One for clients, one to follow the leader, one to elect it.
+            let ports = (0..3).map(|_| Ok(vec![Port::claim()?, Port::claim()?, Port::claim()?]));
+            let ports: Vec<Vec<Port>> = ports.collect::<Result<_, KitError>>()?;
+            let lines = ports.iter().enumerate().map(|(index, it)| {
+                let (follow, elect) = (it[1].number(), it[2].number());
+                format!("server.{}=127.0.0.1:{follow}:{elect}", index + 1)
+            });
+            let lines = lines.collect::<Vec<_>>().join("\n");
+            let nodes = ports.into_iter().enumerate();
+            let nodes = nodes.map(|(index, it)| ZooKeeper::prepare(&options, it, Some((index + 1, &lines))));
+            let nodes: Vec<ZooKeeper> = nodes.collect::<Result<_, _>>()?;
+            start_all(nodes.iter().map(|it| &it.daemon)).await?;
+            Ok(ZooKeeperEnsemble { nodes })
+        })
+        .await
+    }
+
+    /// The three servers.
+    pub fn nodes(&self) -> &[ZooKeeper] {
+        &self.nodes
+    }
+
+    /// The address for clients: `zookeeper://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3`.
+    pub fn url(&self) -> String {
+        let addresses: Vec<String> = self.nodes.iter().map(|it| it.address()).collect();
+        format!("zookeeper://{}", addresses.join(","))
+    }
+
+    /// The server that leads; waits for an election if there is none.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If there is none within thirty seconds.
+    pub async fn leader(&self) -> Result<&ZooKeeper, KitError> {
+        eventually(SETTLE_MAX, async || {
+            for node in &self.nodes {
+                if node
+                    .word("srvr")
+                    .await
+                    .is_ok_and(|it| it.contains("Mode: leader"))
+                {
+                    return Ok(node);
+                }
+            }
+            Err(KitError::new("no ZooKeeper server leads"))
+        })
+        .await
+    }
+}
