@@ -8,6 +8,8 @@
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod finding;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod lines;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;
@@ -18,8 +20,12 @@ mod pace;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod retry;
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
+#[cfg(feature = "mysql")]
+pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions, PostgresPlace};

@@ -17,6 +17,7 @@ pub(crate) struct Pace {
     stood: Option<(i64, Moment)>,
     /// How long the last holders held, smoothed; `None` until one was seen to go.
     held_for: Option<Duration>,
+    last: Duration,
 }
 
 impl Pace {
@@ -24,6 +25,7 @@ impl Pace {
         Pace {
             stood: None,
             held_for: None,
+            last: PAUSE_MIN,
         }
     }
 
@@ -46,7 +48,13 @@ impl Pace {
             .unwrap_or(u32::MAX)
             .saturating_add(1);
         let pause = (span / 8).clamp(PAUSE_MIN, PAUSE_MAX).saturating_mul(behind);
-        pause.min(most).max(PAUSE_MIN)
+        self.last = pause.min(most).max(PAUSE_MIN);
+        self.last
+    }
+
+    /// The pause decided on last.
+    pub(crate) fn last(&self) -> Duration {
+        self.last
     }
 }
 

@@ -34,7 +34,8 @@ pub async fn connect(url: &str) -> Result<Locker> {
     Ok(open(url).await?.locker.build())
 }
 
-/// Open the store behind a URL: `memory:` or, with the feature of that name, `sqlite:PATH`.
+/// Open the store behind a URL: `memory:` or, with the feature of that name, `sqlite:PATH`, `postgres://…`,
+/// `mysql://…` (also `mariadb://…`).
 ///
 /// # Cancel safety
 /// Safe to drop; a half-open connection is closed.
@@ -52,6 +53,20 @@ pub async fn open(url: &str) -> Result<Store> {
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            let options = lockkeeper_sql::MysqlOptions::from_url(url)?;
+            Ok(store(lockkeeper_sql::Mysql::connect(options).await?))
+        }
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(not_built("mysql")),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            let options = lockkeeper_sql::PostgresOptions::from_url(url)?;
+            Ok(store(lockkeeper_sql::Postgres::connect(options).await?))
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(not_built("postgres")),
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => Err(not_built("sqlite")),
         _ => Err(Error::invalid(format!(
@@ -70,14 +85,14 @@ fn store(backend: impl Backend + Inspect + Clone) -> Store {
 }
 
 fn known() -> &'static str {
-    "`memory:` and `sqlite:PATH`"
+    "`memory:`, `sqlite:PATH`, `postgres://…` and `mysql://…`"
 }
 
 fn printable(text: &str) -> String {
     text.escape_debug().take(40).collect()
 }
 
-#[cfg(not(feature = "sqlite"))]
+#[cfg(not(all(feature = "mysql", feature = "postgres", feature = "sqlite")))]
 fn not_built(feature: &'static str) -> Error {
     let what =
         format!("this program was built without it; add the feature `{feature}` of the crate `lockkeeper`");

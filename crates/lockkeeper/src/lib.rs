@@ -32,5 +32,7 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;

@@ -6,6 +6,7 @@ use lockkeeper_core::inspect::{Finding, Severity};
 use super::Store;
 use super::connection::Way;
 use super::fault::Trouble;
+use crate::finding::finding;
 
 const DOING: &str = "examining the server";
 
@@ -30,15 +31,6 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     findings.extend(timeouts(get));
     findings.push(listening(store).await);
     Ok(findings)
-}
-
-fn finding(severity: Severity, what: impl Into<String>, consequence: &str, remedy: &str) -> Finding {
-    Finding {
-        severity,
-        what: what.into(),
-        consequence: consequence.to_owned(),
-        remedy: remedy.to_owned(),
-    }
 }
 
 fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
