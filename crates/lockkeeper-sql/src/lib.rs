@@ -8,6 +8,8 @@
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod fenced;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod lines;
@@ -19,6 +21,8 @@ mod options;
 mod pace;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod retry;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod rowlock;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;

@@ -8,8 +8,11 @@ mod cleaner;
 mod connection;
 mod doctor;
 mod fault;
+mod fenced;
+pub mod named;
 mod options;
 mod place;
+pub mod rowlock;
 mod schema;
 mod wake;
 
@@ -21,6 +24,7 @@ use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
 use lockkeeper_core::{Claim, Error};
 use tokio::runtime::Handle;
 
+pub use fenced::MysqlFences;
 pub use options::MysqlOptions;
 pub use place::MysqlPlace;
 pub use schema::ddl;

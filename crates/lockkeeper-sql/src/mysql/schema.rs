@@ -55,14 +55,11 @@ pub(crate) async fn prepare(links: &Links, quiet: Duration) -> Result<()> {
     }
     // Those who create at the same time must do so one after the other. All on the connection for commands.
     let lock = "SELECT GET_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())), 10)";
-    number(links, lock).await?;
+    // Without it, as on a Galera node, they get in each other's way and try again.
+    let _ = number(links, lock).await;
     let created = create(links, quiet).await;
-    links
-        .send(
-            Way::Home,
-            "DO RELEASE_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())))",
-        )
-        .await?;
+    let unlock = "DO RELEASE_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())))";
+    let _ = links.send(Way::Home, unlock).await;
     created
 }
 

@@ -4,12 +4,15 @@
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/postgres.md`.
 
 mod admin;
+pub mod advisory;
 mod cleaner;
 mod connection;
 mod doctor;
 mod fault;
+mod fenced;
 mod options;
 mod place;
+pub mod rowlock;
 mod schema;
 mod wake;
 
@@ -21,6 +24,7 @@ use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
 use lockkeeper_core::{Claim, ClaimId, Error};
 use tokio::runtime::Handle;
 
+pub use fenced::PostgresFences;
 pub use options::PostgresOptions;
 pub use place::PostgresPlace;
 pub use schema::ddl;
