@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Claim;
+use crate::clock::Moment;
 
 /// A store in which locks live.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
@@ -38,6 +39,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Make a place for a claim. Does no I/O and cannot fail: an owner exists before the store hears of us.
     fn enter(&self, claim: Claim) -> Self::Place;
+
+    /// Whether nobody but the holder of this very value can ever reach the store. Then the local line of its
+    /// locker is the whole lock, and the store is not asked.
+    fn is_private(&self) -> bool {
+        false
+    }
 }
 
 /// One claim's place in one line, from `enter` to `leave`.
@@ -63,10 +70,12 @@ pub trait Place: Send + 'static {
     /// Give up the lock, or the place, or nothing at all. Idempotent, legal in every state.
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
 
-    /// For stores inside this process: the answer of `turn` at once, without a future.
+    /// For stores inside this process: the answer of `turn` at once, without a future. `now` is the present
+    /// moment of the clock that locker and store share.
     ///
     /// `None`, the default, means that asking takes time.
-    fn turn_at_once(&mut self) -> Option<Turn> {
+    fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
+        let _ = now;
         None
     }
 
@@ -202,21 +211,12 @@ pub enum FaultKind {
 impl Fault {
     /// A fault that may pass.
     pub fn transient(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault {
-            backend,
-            doing,
-            kind: FaultKind::Transient,
-            message: message.into(),
-            source: None,
-        }
+        Fault { backend, doing, kind: FaultKind::Transient, message: message.into(), source: None }
     }
 
     /// A fault that stays until somebody changes something.
     pub fn permanent(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault {
-            kind: FaultKind::Permanent,
-            ..Fault::transient(backend, doing, message)
-        }
+        Fault { kind: FaultKind::Permanent, ..Fault::transient(backend, doing, message) }
     }
 
     /// The same fault with the driver's error behind it.
@@ -234,11 +234,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} failed while {}: {}",
-            self.backend, self.doing, self.message
-        )
+        write!(f, "{} failed while {}: {}", self.backend, self.doing, self.message)
     }
 }
 
@@ -259,6 +255,7 @@ pub(crate) type Step<T> = BoxFuture<(Box<dyn DynPlace>, Result<T>)>;
 /// [`Backend`] without its type, so that a locker can hold any.
 pub(crate) trait DynBackend: fmt::Debug + Send + Sync {
     fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace>;
+    fn is_private_dyn(&self) -> bool;
 }
 
 /// [`Place`] without its type.
@@ -267,13 +264,17 @@ pub(crate) trait DynPlace: Send {
     fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn renew_dyn(self: Box<Self>) -> Step<Renewal>;
     fn leave_dyn(self: Box<Self>) -> Step<()>;
-    fn turn_at_once_dyn(&mut self) -> Option<Turn>;
+    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn>;
     fn leave_at_once_dyn(&mut self) -> bool;
 }
 
 impl<B: Backend> DynBackend for B {
     fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace> {
         Box::new(self.enter(claim))
+    }
+
+    fn is_private_dyn(&self) -> bool {
+        self.is_private()
     }
 }
 
@@ -303,8 +304,8 @@ impl<P: Place> DynPlace for P {
         })
     }
 
-    fn turn_at_once_dyn(&mut self) -> Option<Turn> {
-        self.turn_at_once()
+    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn> {
+        self.turn_at_once(now)
     }
 
     fn leave_at_once_dyn(&mut self) -> bool {

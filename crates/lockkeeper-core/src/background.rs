@@ -46,11 +46,7 @@ struct OwnThread {
 
 impl Background {
     pub(crate) fn new(brought: Option<Arc<dyn Spawn>>) -> Self {
-        Background {
-            brought,
-            own: OnceLock::new(),
-            tasks: Arc::default(),
-        }
+        Background { brought, own: OnceLock::new(), tasks: Arc::default() }
     }
 
     /// Start the thread if there is none. Fails only if the system has no thread or file handle left.
@@ -91,7 +87,8 @@ impl Background {
     /// Poll a future inside our own runtime if the caller has none, so that any executor will do.
     pub(crate) fn with_runtime<T>(&self, poll: impl FnOnce() -> T) -> T {
         match self.own.get() {
-            Some(own) if Handle::try_current().is_err() => {
+            // Asking for the task's id is cheaper than asking for the runtime, and most callers are tasks.
+            Some(own) if tokio::task::try_id().is_none() && Handle::try_current().is_err() => {
                 let _entered = own.handle.enter();
                 poll()
             }
@@ -139,10 +136,8 @@ impl Drop for Done {
 impl OwnThread {
     fn start(tasks: Arc<Tasks>) -> Result<Self> {
         let unavailable = |it| Error::unavailable("a thread for renewals", it);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(unavailable)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel::<()>();
         let main = move || {
@@ -152,14 +147,8 @@ impl OwnThread {
                 tasks.drained().await;
             });
         };
-        std::thread::Builder::new()
-            .name("lockkeeper".into())
-            .spawn(main)
-            .map_err(unavailable)?;
-        Ok(OwnThread {
-            handle,
-            _alive: alive,
-        })
+        std::thread::Builder::new().name("lockkeeper".into()).spawn(main).map_err(unavailable)?;
+        Ok(OwnThread { handle, _alive: alive })
     }
 }
 
@@ -183,10 +172,7 @@ pub(crate) struct InRuntime<'a, F> {
 
 impl<'a, F> InRuntime<'a, F> {
     pub(crate) fn new(background: &'a Background, future: F) -> Self {
-        InRuntime {
-            background,
-            future: Box::pin(future),
-        }
+        InRuntime { background, future: Box::pin(future) }
     }
 }
 

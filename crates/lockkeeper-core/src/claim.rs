@@ -1,8 +1,9 @@
 //! A claim: one process's wish for one key, and the name under which a store knows it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -27,7 +28,7 @@ pub struct Claim {
     pub label: Arc<Label>,
 }
 
-/// 128 random bits from the operating system.
+/// The name of a claim in its store: 128 random bits from the operating system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId([u8; 16]);
 
@@ -54,6 +55,18 @@ impl ClaimId {
         })
     }
 
+    /// An id that is unique in this process only. It costs next to nothing, and is enough for a store that
+    /// no other process can reach.
+    pub fn local() -> Self {
+        static THREADS: AtomicU64 = AtomicU64::new(1);
+        thread_local! {
+            static NEXT: Cell<u128> = Cell::new(u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64);
+        }
+        let id = NEXT.get();
+        NEXT.set(id + 1);
+        ClaimId(id.to_be_bytes())
+    }
+
     /// The id as bytes, for stores with binary keys.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -70,9 +83,7 @@ impl ClaimId {
         if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
         }
-        u128::from_str_radix(text, 16)
-            .ok()
-            .map(|it| ClaimId(it.to_be_bytes()))
+        u128::from_str_radix(text, 16).ok().map(|it| ClaimId(it.to_be_bytes()))
     }
 
     /// All 32 hexadecimal digits, for stores with text keys.
@@ -108,24 +119,14 @@ impl Label {
     /// The label of this process.
     pub fn of_this_process() -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Label {
-            host,
-            pid: std::process::id(),
-            owner: None,
-            note: None,
-        }
+        Label { host, pid: std::process::id(), owner: None, note: None }
     }
 
     /// The same label with an owner's name and a note, each cut to [`LABEL_BYTES_MAX`].
     #[must_use]
     pub fn with(&self, owner: Option<&str>, note: Option<&str>) -> Self {
         let cut = |it: &str| it[..it.floor_char_boundary(LABEL_BYTES_MAX)].to_owned();
-        Label {
-            host: self.host.clone(),
-            pid: self.pid,
-            owner: owner.map(cut),
-            note: note.map(cut),
-        }
+        Label { host: self.host.clone(), pid: self.pid, owner: owner.map(cut), note: note.map(cut) }
     }
 }
 

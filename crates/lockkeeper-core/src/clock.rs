@@ -56,6 +56,22 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A span in half the room of a `Duration`, for structs that are moved often. Saturates at about 584 years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(u64);
+
+impl From<Duration> for Span {
+    fn from(span: Duration) -> Self {
+        Span(nanos(span))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        Duration::from_nanos(span.0)
+    }
+}
+
 /// A clock for deadlines: the machine's boot clock, or a virtual one that only tests move.
 #[derive(Clone, Default)]
 pub struct Clock(Option<Arc<Mutex<Virtual>>>);
@@ -69,11 +85,7 @@ struct Virtual {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
-            "Clock(virtual)"
-        } else {
-            "Clock(boot)"
-        })
+        f.write_str(if self.0.is_some() { "Clock(virtual)" } else { "Clock(boot)" })
     }
 }
 
@@ -85,10 +97,7 @@ impl Clock {
 
     /// A clock that stands still until [`Clock::advance`] moves it. For tests and simulation.
     pub fn virtual_from(start: Duration) -> Self {
-        Clock(Some(Arc::new(Mutex::new(Virtual {
-            now: nanos(start),
-            ..Virtual::default()
-        }))))
+        Clock(Some(Arc::new(Mutex::new(Virtual { now: nanos(start), ..Virtual::default() }))))
     }
 
     /// The present moment.
@@ -114,12 +123,7 @@ impl Clock {
     /// # Cancel safety
     /// Safe to drop at any time.
     pub fn sleep_until(&self, due: Moment) -> Sleep {
-        Sleep {
-            clock: self.clone(),
-            due,
-            timer: None,
-            ticket: None,
-        }
+        Sleep { clock: self.clone(), due, timer: None, ticket: None }
     }
 
     /// Virtual clocks only: jump to the next timer and fire all that are due. `false` if none waits.
@@ -168,10 +172,7 @@ const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 fn boot_nanos() -> u64 {
     let time = rustix::time::clock_gettime(CLOCK);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds
-        .unwrap_or(0)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(nanos.unwrap_or(0))
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos.unwrap_or(0))
 }
 
 /// The future of [`Clock::sleep`].
@@ -204,9 +205,8 @@ impl Future for Sleep {
                 return Poll::Ready(());
             }
             #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-            let timer = it
-                .timer
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep((it.due - now).min(NAP_MAX))));
+            let timer =
+                it.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep((it.due - now).min(NAP_MAX))));
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }

@@ -1,7 +1,7 @@
 //! What all parts of one locker share: the store, the clock, the queue, the settings, the background.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ use crate::keeper;
 use crate::observe::{Event, Observer};
 use crate::queue::{Queue, Release};
 use crate::rounds::Rounds;
-use crate::tenure::Tenure;
+use crate::tenure::{End, Tenure};
 
 /// How a locker behaves; each has a setter on [`LockerBuilder`](crate::LockerBuilder).
 #[derive(Clone, Debug)]
@@ -37,6 +37,10 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue,
     pub(crate) rounds: Rounds,
     pub(crate) background: Background,
+    /// Nobody but this locker can reach the store: the local line is the whole lock.
+    pub(crate) is_private: bool,
+    /// The last counter given without asking the store.
+    pub(crate) private_counter: AtomicU64,
     pub(crate) label: Arc<Label>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) closed: AtomicBool,
@@ -59,6 +63,7 @@ impl Engine {
 
     /// When a grant asked for at `asked_at` ends for us: counted from before the request was sent, and a
     /// little earlier than for the store, because two clocks never run at quite the same rate.
+    #[cfg_attr(not(feature = "mutants"), expect(clippy::unused_self, reason = "the mutants need it"))]
     pub(crate) fn deadline(&self, asked_at: Moment, valid_for: Duration) -> Moment {
         #[cfg(feature = "mutants")]
         let asked_at = match self.mutant {
@@ -75,10 +80,7 @@ impl Engine {
             return Ok(());
         }
         let what = format!("its counter {counter} is larger than the {COUNTER_MAX} a fence can hold");
-        Err(Error::Unsupported {
-            backend: self.profile.name,
-            what,
-        })
+        Err(Error::Unsupported { backend: self.profile.name, what })
     }
 
     pub(crate) fn too_deep(&self) -> Error {
@@ -97,12 +99,11 @@ impl Engine {
 
     /// Give a guard back to the queue. `true` if the tenure is over and the store must be told.
     pub(crate) fn give_back(&self, tenure: &Arc<Tenure>, fence: Fence) -> bool {
-        let now = self.clock.now();
-        let (waker, handed_on) = match self.queue.release(tenure, now) {
+        let (waker, handed_on) = match self.queue.release(tenure, &self.clock) {
             Release::StillHeld | Release::Stale => return false,
             Release::Over(waker) => (waker, false),
             Release::HandedOn(waker, held) => {
-                self.rounds.ask_early(tenure, now, self.settings.handoff_span_max);
+                self.rounds.ask_early(tenure, held.since, self.settings.handoff_span_max);
                 self.rounds.expect_at(held.hold_until);
                 (waker, true)
             }
@@ -110,24 +111,19 @@ impl Engine {
         if let Some(waker) = waker {
             waker.wake();
         }
-        self.observe(&Event::Released {
-            key: &tenure.key,
-            fence,
-            handed_on,
-        });
+        self.observe(&Event::Released { key: &tenure.key, fence, handed_on });
         !handed_on
     }
 
     /// End a tenure that no line holds any more, and leave the store in the background.
     pub(crate) fn end(self: &Arc<Self>, tenure: &Arc<Tenure>) {
-        let Some(mut place) = tenure.end() else { return };
+        let End::Leave(mut place) = tenure.end() else { return };
         if place.leave_at_once_dyn() {
             self.observe(&Event::Left { key: &tenure.key });
             return;
         }
         let (engine, tenure) = (self.clone(), tenure.clone());
-        self.background
-            .spawn(async move { keeper::see_out(&engine, &tenure, place).await });
+        self.background.spawn(async move { keeper::see_out(&engine, &tenure, place).await });
     }
 
     /// A tenure is lost: tell its holder first, then the queue, and only then the store.
@@ -135,11 +131,7 @@ impl Engine {
         if !tenure.lose(reason) {
             return;
         }
-        self.observe(&Event::Lost {
-            key: &tenure.key,
-            fence: tenure.fence(),
-            reason,
-        });
+        self.observe(&Event::Lost { key: &tenure.key, fence: tenure.fence(), reason });
         if let Some(waker) = self.queue.detach(tenure) {
             waker.wake();
         }

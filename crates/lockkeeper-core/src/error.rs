@@ -78,11 +78,7 @@ impl Error {
         what: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error::Unavailable {
-            what: what.into(),
-            source: Arc::new(source),
-            transient: true,
-        }
+        Error::Unavailable { what: what.into(), source: Arc::new(source), transient: true }
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
@@ -98,11 +94,7 @@ impl Error {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let (what, transient) = (format!("the {} store", fault.backend), fault.is_transient());
-        Error::Unavailable {
-            what,
-            source: Arc::new(fault),
-            transient,
-        }
+        Error::Unavailable { what, source: Arc::new(fault), transient }
     }
 }
 

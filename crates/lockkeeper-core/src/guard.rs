@@ -51,12 +51,7 @@ impl fmt::Debug for Guard {
 
 impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, held: Held, timings: Timings) -> Self {
-        Guard {
-            engine,
-            held,
-            timings,
-            given_back: false,
-        }
+        Guard { engine, held, timings, given_back: false }
     }
 
     /// What is locked.
@@ -84,10 +79,8 @@ impl Guard {
 
     /// How long the lock lasts if no renewal succeeds any more; zero once it is lost.
     pub fn remaining(&self) -> Duration {
-        if self.held.tenure.lost().is_some() {
-            return Duration::ZERO;
-        }
-        self.held.valid_until() - self.engine.clock.now()
+        let now = self.engine.clock.now();
+        if self.held.is_valid(now) { self.held.valid_until() - now } else { Duration::ZERO }
     }
 
     /// `Ok` while the lock is held.
@@ -95,11 +88,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] once it is not.
     pub fn check(&self) -> Result<()> {
-        if self.is_valid() {
-            Ok(())
-        } else {
-            Err(self.lost_error())
-        }
+        if self.is_valid() { Ok(()) } else { Err(self.lost_error()) }
     }
 
     /// Resolves when the lock is lost, before the store may give it to somebody else.
@@ -109,10 +98,7 @@ impl Guard {
     /// # Cancel safety
     /// Safe to drop at any time.
     pub fn lost(&self) -> Lost {
-        Lost {
-            tenure: self.held.tenure.clone(),
-            ticket: None,
-        }
+        Lost { tenure: self.held.tenure.clone(), ticket: None }
     }
 
     /// Run a future, and stop it where it awaits when the lock is lost.
@@ -170,10 +156,7 @@ impl Guard {
         } else {
             LostReason::Expired
         };
-        Error::Lost {
-            fence: held.fence,
-            reason: held.tenure.lost().unwrap_or(by_clock),
-        }
+        Error::Lost { fence: held.fence, reason: held.tenure.lost().unwrap_or(by_clock) }
     }
 }
 
@@ -194,9 +177,7 @@ pub struct Lost {
 
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lost")
-            .field("key", &self.tenure.key)
-            .finish_non_exhaustive()
+        f.debug_struct("Lost").field("key", &self.tenure.key).finish_non_exhaustive()
     }
 }
 

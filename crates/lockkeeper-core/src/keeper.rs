@@ -7,10 +7,11 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::backend::{self, DynPlace, Fault, Grant, Lease, Turn};
+use crate::backend::{self, DynPlace, Fault, Grant, Lease, Reach, Turn};
 use crate::claim::{Claim, ClaimId, Label};
 use crate::clock::Moment;
 use crate::engine::Engine;
@@ -18,7 +19,7 @@ use crate::error::{Error, Result, Stage};
 use crate::key::Key;
 use crate::observe::Event;
 use crate::queue::{Ask, Held, Release};
-use crate::tenure::Tenure;
+use crate::tenure::{End, Tenure};
 
 /// A place in the store's line, not yet granted.
 pub(crate) struct Keeper {
@@ -33,22 +34,19 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Make a place for a fresh claim. The store has not heard of it yet.
     pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Self> {
-        let claim = Claim {
-            key: key.clone(),
-            id: ClaimId::random()?,
-            ttl: ask.ttl,
-            weight: 1,
-            capacity: 1,
-            patient: ask.patient,
-            label,
-        };
+        let id = if engine.profile.reach == Reach::Process { ClaimId::local() } else { ClaimId::random()? };
+        let claim =
+            Claim { key: key.clone(), id, ttl: ask.ttl, weight: 1, capacity: 1, patient: ask.patient, label };
         let place = engine.backend.enter_dyn(claim);
-        Ok(Keeper {
-            place,
-            ttl: ask.ttl,
-            patient: ask.patient,
-            spoke_at: None,
-        })
+        Ok(Keeper { place, ttl: ask.ttl, patient: ask.patient, spoke_at: None })
+    }
+
+    /// Hold without asking a store that nobody else can reach.
+    pub(crate) fn hold_privately(engine: &Engine, key: &Key, ask: &Ask, now: Moment) -> Held {
+        let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let tenure = Arc::new(Tenure::private(key.clone(), ask.ttl, counter));
+        let fence = tenure.fence();
+        Held::new(tenure, fence, now, ask.max_hold)
     }
 
     /// Take the lock without waiting for anything, where the store is inside this process and it is free.
@@ -59,7 +57,7 @@ impl Keeper {
         ask: &Ask,
         now: Moment,
     ) -> Result<Held, Keeper> {
-        let Some(turn) = self.place.turn_at_once_dyn() else {
+        let Some(turn) = self.place.turn_at_once_dyn(now) else {
             return Err(self);
         };
         self.spoke_at = Some(now);
@@ -85,12 +83,7 @@ pub(crate) struct Contest<'a> {
 
 enum Step {
     Resting(Keeper),
-    Asking {
-        asked_at: Moment,
-        ttl: Duration,
-        patient: bool,
-        verb: backend::Step<Turn>,
-    },
+    Asking { asked_at: Moment, ttl: Duration, patient: bool, verb: backend::Step<Turn> },
     Over,
 }
 
@@ -104,14 +97,7 @@ enum Woken {
 
 impl<'a> Contest<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, key: &'a Key, ask: &'a Ask, keeper: Keeper) -> Self {
-        Contest {
-            engine,
-            key,
-            ask,
-            step: Step::Resting(keeper),
-            ahead: None,
-            outage: None,
-        }
+        Contest { engine, key, ask, step: Step::Resting(keeper), ahead: None, outage: None }
     }
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
@@ -129,7 +115,8 @@ impl<'a> Contest<'a> {
                 Some((_, Ok(Turn::Wait { recheck, ahead }))) => {
                     (self.ahead, self.outage) = (ahead, None);
                     if !self.ask.patient {
-                        return self.not_this_time();
+                        self.not_this_time();
+                        return Ok(None);
                     }
                     recheck
                 }
@@ -158,12 +145,7 @@ impl<'a> Contest<'a> {
             return None;
         };
         let (asked_at, ttl, patient) = (self.engine.clock.now(), keeper.ttl, keeper.patient);
-        self.step = Step::Asking {
-            asked_at,
-            ttl,
-            patient,
-            verb: keeper.place.turn_dyn(),
-        };
+        self.step = Step::Asking { asked_at, ttl, patient, verb: keeper.place.turn_dyn() };
         let patience = asked_at.after(self.engine.settings.outage_max);
         let mut timer = None;
         let answer = poll_fn(|cx| {
@@ -179,20 +161,12 @@ impl<'a> Contest<'a> {
         })
         .await;
         if let Some((place, answer)) = answer {
-            self.step = Step::Resting(Keeper {
-                place,
-                ttl,
-                patient,
-                spoke_at: Some(asked_at),
-            });
+            self.step = Step::Resting(Keeper { place, ttl, patient, spoke_at: Some(asked_at) });
             return Some((asked_at, answer));
         }
         if self.outage.is_none() && patience < until {
-            let fault = Fault::transient(
-                self.engine.profile.name,
-                "taking the lock",
-                "the store does not answer",
-            );
+            let fault =
+                Fault::transient(self.engine.profile.name, "taking the lock", "the store does not answer");
             self.outage = Some((asked_at, fault));
         }
         None
@@ -202,10 +176,7 @@ impl<'a> Contest<'a> {
     fn accept(&mut self, asked_at: Moment, grant: &Grant) -> Result<Option<Held>> {
         self.engine.check_counter(grant.counter)?;
         self.outage = None;
-        let (now, valid_until) = (
-            self.engine.clock.now(),
-            self.engine.deadline(asked_at, grant.valid_for),
-        );
+        let (now, valid_until) = (self.engine.clock.now(), self.engine.deadline(asked_at, grant.valid_for));
         #[cfg(feature = "mutants")]
         let now = match self.engine.mutant {
             Some(crate::mutant::Mutant::LateGrantAccepted) => asked_at,
@@ -220,12 +191,7 @@ impl<'a> Contest<'a> {
         let (key, ttl) = (self.key.clone(), keeper.ttl);
         let tenure = Arc::new(Tenure::new(key, ttl, keeper.place, grant, asked_at, valid_until));
         let held = Held::new(tenure.clone(), tenure.fence(), now, self.ask.max_hold);
-        if self
-            .engine
-            .queue
-            .seat(held.clone(), self.ask.owner.clone())
-            .is_err()
-        {
+        if self.engine.queue.seat(held.clone(), self.ask.owner.clone()).is_err() {
             self.engine.end(&tenure);
             return Err(Error::Closed);
         }
@@ -235,10 +201,7 @@ impl<'a> Contest<'a> {
 
     /// The outcome is unknown. Asking again by the same claim id finds out; how long to pause before.
     fn bear(&mut self, asked_at: Moment, fault: Fault) -> Result<Duration> {
-        self.engine.observe(&Event::Faulted {
-            key: self.key,
-            fault: &fault,
-        });
+        self.engine.observe(&Event::Faulted { key: self.key, fault: &fault });
         if !fault.is_transient() {
             return Err(fault.into());
         }
@@ -271,22 +234,15 @@ impl<'a> Contest<'a> {
                 return Poll::Ready(Woken::Heard);
             }
             let due = Pin::new(&mut timer).poll(cx);
-            due.map(|()| {
-                if until <= recheck_at {
-                    Woken::OutOfTime
-                } else {
-                    Woken::RecheckDue
-                }
-            })
+            due.map(|()| if until <= recheck_at { Woken::OutOfTime } else { Woken::RecheckDue })
         })
         .await
     }
 
     /// A try was told that somebody else is first: nothing of us is left there.
-    fn not_this_time(&mut self) -> Result<Option<Held>> {
+    fn not_this_time(&mut self) {
         self.step = Step::Over;
         step_down(self.engine, self.key, None);
-        Ok(None)
     }
 
     fn out_of_time(&mut self, started: Moment) -> Result<Option<Held>> {
@@ -294,16 +250,8 @@ impl<'a> Contest<'a> {
             return Err(fault.into());
         }
         let waited = self.engine.clock.now() - started;
-        self.engine.observe(&Event::TimedOut {
-            key: self.key,
-            stage: Stage::Remote,
-            waited,
-        });
-        Err(Error::TimedOut {
-            stage: Stage::Remote,
-            waited,
-            ahead: self.ahead,
-        })
+        self.engine.observe(&Event::TimedOut { key: self.key, stage: Stage::Remote, waited });
+        Err(Error::TimedOut { stage: Stage::Remote, waited, ahead: self.ahead })
     }
 }
 
@@ -312,26 +260,49 @@ impl Drop for Contest<'_> {
         match std::mem::replace(&mut self.step, Step::Over) {
             Step::Over => {}
             Step::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
-            Step::Asking {
-                asked_at,
-                ttl,
-                patient,
-                verb,
-            } => {
+            Step::Asking { asked_at, ttl, patient, verb } => {
                 let (engine, key) = (self.engine.clone(), self.key.clone());
                 self.engine.background.spawn(async move {
-                    let (place, answer) = verb.await;
-                    let keeper = Keeper {
-                        place,
-                        ttl,
-                        patient,
-                        spoke_at: Some(asked_at),
-                    };
-                    adopt(&engine, &key, keeper, asked_at, answer);
+                    let patience = asked_at.after(ttl.max(engine.settings.outage_max));
+                    match in_time(&engine, verb, patience).await {
+                        Ok((place, answer)) => {
+                            let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
+                            adopt(&engine, &key, keeper, asked_at, answer);
+                        }
+                        Err(verb) => outrun(&engine, &key, ttl, verb),
+                    }
                 });
             }
         }
     }
+}
+
+/// The answer of `verb`, or the verb itself, unfinished, if none comes in time.
+async fn in_time(
+    engine: &Engine,
+    mut verb: backend::Step<Turn>,
+    until: Moment,
+) -> Result<(Box<dyn DynPlace>, backend::Result<Turn>), backend::Step<Turn>> {
+    let mut timer = engine.clock.sleep_until(until);
+    let answer = poll_fn(|cx| match verb.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|()| None),
+    });
+    let answer = answer.await;
+    answer.ok_or(verb)
+}
+
+/// A `turn` that is not answered must not hold up those behind it: they go to the store without it. If it
+/// is ever answered, what it got is given up.
+fn outrun(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: backend::Step<Turn>) {
+    step_down(engine, key, None);
+    let (weak, key) = (Arc::downgrade(engine), key.clone());
+    engine.background.spawn_untracked(Box::pin(async move {
+        let (place, _) = verb.await;
+        let Some(engine) = weak.upgrade() else { return };
+        let forgotten_at = engine.clock.now().after(ttl);
+        let _ = leave(&engine, &key, place, forgotten_at).await;
+    }));
 }
 
 /// The caller went away in the middle of a `turn`, which has now answered.
@@ -344,14 +315,7 @@ fn adopt(engine: &Arc<Engine>, key: &Key, keeper: Keeper, asked_at: Moment, answ
         return step_down(engine, key, Some(keeper));
     }
     let ttl = keeper.ttl;
-    let tenure = Arc::new(Tenure::new(
-        key.clone(),
-        ttl,
-        keeper.place,
-        &grant,
-        asked_at,
-        valid_until,
-    ));
+    let tenure = Arc::new(Tenure::new(key.clone(), ttl, keeper.place, &grant, asked_at, valid_until));
     let waker = match engine.queue.seat_next(&tenure, now) {
         Release::HandedOn(waker, held) => {
             engine.rounds.expect(&held, engine);
@@ -374,13 +338,7 @@ pub(crate) fn step_down(engine: &Arc<Engine>, key: &Key, keeper: Option<Keeper>)
     if let Some(waker) = waker {
         waker.wake();
     }
-    let Some(Keeper {
-        place,
-        ttl,
-        spoke_at: Some(spoke_at),
-        ..
-    }) = unwanted
-    else {
+    let Some(Keeper { place, ttl, spoke_at: Some(spoke_at), .. }) = unwanted else {
         return;
     };
     let (engine, key) = (engine.clone(), key.clone());
@@ -431,24 +389,19 @@ async fn leave(
 /// One polite `leave` in the caller's own task. If it takes too long or the caller goes away, the
 /// background goes on.
 pub(crate) async fn leave_politely(engine: &Arc<Engine>, tenure: &Arc<Tenure>) -> Result<()> {
-    let Some(mut place) = tenure.end() else {
-        // A renewal is under way with the place; it leaves when it returns.
-        let left = tenure.when_left();
-        return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+    let mut place = match tenure.end() {
+        End::Leave(place) => place,
+        End::Nothing => return Ok(()),
+        End::Out => {
+            let left = tenure.when_left();
+            return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+        }
     };
     if place.leave_at_once_dyn() {
         engine.observe(&Event::Left { key: &tenure.key });
         return Ok(());
     }
-    within_patience(
-        engine,
-        Leaving {
-            engine,
-            tenure,
-            verb: Some(place.leave_dyn()),
-        },
-    )
-    .await
+    within_patience(engine, Leaving { engine, tenure, verb: Some(place.leave_dyn()) }).await
 }
 
 async fn within_patience(engine: &Engine, leaving: impl Future<Output = backend::Result<()>>) -> Result<()> {
@@ -463,13 +416,8 @@ async fn within_patience(engine: &Engine, leaving: impl Future<Output = backend:
         Pin::new(timer).poll(cx).map(|()| None)
     })
     .await;
-    let silent = || {
-        Fault::transient(
-            engine.profile.name,
-            "giving the lock back",
-            "the store does not answer",
-        )
-    };
+    let silent =
+        || Fault::transient(engine.profile.name, "giving the lock back", "the store does not answer");
     answer.unwrap_or_else(|| Err(silent())).map_err(Error::from)
 }
 
@@ -492,14 +440,10 @@ impl Future for Leaving<'_> {
         };
         self.verb = None;
         if answer.is_ok() {
-            self.engine.observe(&Event::Left {
-                key: &self.tenure.key,
-            });
+            self.engine.observe(&Event::Left { key: &self.tenure.key });
         } else {
             let (engine, tenure) = (self.engine.clone(), self.tenure.clone());
-            self.engine
-                .background
-                .spawn(async move { see_out(&engine, &tenure, place).await });
+            self.engine.background.spawn(async move { see_out(&engine, &tenure, place).await });
         }
         Poll::Ready(answer)
     }

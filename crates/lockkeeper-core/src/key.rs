@@ -1,7 +1,11 @@
 //! A key: the name of what is locked, checked once so that every store may trust it.
 
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use smol_str::SmolStr;
 
 use crate::error::Error;
 
@@ -11,7 +15,8 @@ pub const KEY_BYTES_MAX: usize = 512;
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
 /// Keys are compared byte by byte. `Order` and `order`, `a` and `a `, composed and decomposed
-/// accents are different keys on every store.
+/// accents are different keys on every store. A clone is cheap: short names lie inside the key, long
+/// ones are shared.
 ///
 /// ```
 /// # use lockkeeper_core::Key;
@@ -19,8 +24,16 @@ pub const KEY_BYTES_MAX: usize = 512;
 /// assert!(Key::new("").is_err());
 /// assert!(Key::new("line\nbreak").is_err());
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    name: SmolStr,
+    /// Taken once, because every table in this process looks the key up by it.
+    hash: u64,
+}
+
+/// One seed per process, so that nobody outside can choose names that collide.
+static HASHER: LazyLock<foldhash::quality::RandomState> =
+    LazyLock::new(foldhash::quality::RandomState::default);
 
 impl Key {
     /// Check a name.
@@ -29,7 +42,7 @@ impl Key {
     /// [`Error::Invalid`] if it is empty, longer than [`KEY_BYTES_MAX`], or holds a control character.
     pub fn new(name: &str) -> Result<Self, Error> {
         check(name)?;
-        Ok(Key(name.into()))
+        Ok(Key { name: SmolStr::new(name), hash: HASHER.hash_one(name) })
     }
 
     /// Check a name that came as bytes.
@@ -48,7 +61,38 @@ impl Key {
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// A hash of the name, good for this process only.
+    pub(crate) fn hash64(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
     }
 }
 
@@ -59,9 +103,7 @@ fn check(name: &str) -> Result<(), Error> {
     }
     if KEY_BYTES_MAX < name.len() {
         let (len, max) = (name.len(), KEY_BYTES_MAX);
-        return Err(Error::invalid(format!(
-            "the lock name has {len} bytes; at most {max} are allowed"
-        )));
+        return Err(Error::invalid(format!("the lock name has {len} bytes; at most {max} are allowed")));
     }
     // Plain ASCII text needs no decoding; C1 controls (U+0080..9F) hide in two-byte sequences.
     if name.bytes().all(|it| (0x20..0x7f).contains(&it)) {
@@ -101,19 +143,8 @@ mod tests {
     #[test]
     fn ordinary_and_odd_names_are_keys() {
         let longest = "x".repeat(KEY_BYTES_MAX);
-        let names = [
-            "a",
-            " ",
-            "a/b",
-            "..",
-            "{x}",
-            "*",
-            "'; DROP TABLE locks;--",
-            "é",
-            "e\u{301}",
-            "\u{202e}x",
-            "🔒",
-        ];
+        let names =
+            ["a", " ", "a/b", "..", "{x}", "*", "'; DROP TABLE locks;--", "é", "e\u{301}", "\u{202e}x", "🔒"];
         for name in names.into_iter().chain([longest.as_str()]) {
             assert_eq!(Key::new(name).unwrap().as_str(), name);
         }
@@ -122,24 +153,11 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused_with_a_reason() {
         let too_long = "x".repeat(KEY_BYTES_MAX + 1);
-        for name in [
-            "",
-            "a\0b",
-            "a\nb",
-            "\u{7f}",
-            "\u{85}",
-            "\x1b[31m",
-            too_long.as_str(),
-        ] {
+        for name in ["", "a\0b", "a\nb", "\u{7f}", "\u{85}", "\x1b[31m", too_long.as_str()] {
             let error = Key::new(name).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{name:?}: {error}");
         }
-        assert!(
-            Key::from_bytes(b"a\xff")
-                .unwrap_err()
-                .to_string()
-                .contains("not UTF-8")
-        );
+        assert!(Key::from_bytes(b"a\xff").unwrap_err().to_string().contains("not UTF-8"));
     }
 
     #[test]

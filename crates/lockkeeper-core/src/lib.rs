@@ -4,6 +4,7 @@
 //! Users name the `lockkeeper` crate, which re-exports all of this. Authors of backends read
 //! [`backend`].
 
+mod acquire;
 pub mod backend;
 mod background;
 pub mod claim;
@@ -36,4 +37,4 @@ pub use key::Key;
 pub use locker::{Locker, LockerBuilder};
 pub use memory::Memory;
 pub use owner::Owner;
-pub use request::{Attempt, LockFuture, LockRequest};
+pub use request::{Attempt, LockRequest};

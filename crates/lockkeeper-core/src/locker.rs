@@ -1,7 +1,7 @@
 //! The locker: where requests begin. One per store and process; clones share everything.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -47,6 +47,7 @@ impl Locker {
     }
 
     /// Ask for a lock and wait for it. See [`LockRequest`] for the options.
+    #[inline]
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         self.lock_key(Key::new(name.as_ref()))
     }
@@ -57,6 +58,7 @@ impl Locker {
     }
 
     /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
+    #[inline]
     pub fn lock_key(&self, key: Result<Key>) -> LockRequest {
         LockRequest::new(self.0.clone(), key)
     }
@@ -97,10 +99,7 @@ impl Locker {
             return Ok(());
         }
         let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
-        Err(Error::unavailable(
-            format!("the {} store", engine.profile.name),
-            std::io::Error::other(text),
-        ))
+        Err(Error::unavailable(format!("the {} store", engine.profile.name), std::io::Error::other(text)))
     }
 }
 
@@ -133,12 +132,7 @@ impl LockerBuilder {
                 outage_max: Duration::from_secs(5),
                 handoff_span_max,
             },
-            bounds: Bounds {
-                waiters_max: 1024,
-                depth_max: 64,
-                handoff_count_max: 16,
-                handoff_span_max,
-            },
+            bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 16, handoff_span_max },
             clock: Clock::boot(),
             label: Label::of_this_process(),
             observer: None,
@@ -237,6 +231,7 @@ impl LockerBuilder {
         if self.mutant == Some(crate::mutant::Mutant::SameFenceOnHandOn) {
             queue.same_fence.store(true, std::sync::atomic::Ordering::Relaxed);
         }
+        let is_private = self.backend.is_private_dyn();
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
@@ -245,6 +240,8 @@ impl LockerBuilder {
             queue,
             rounds: Rounds::new(),
             background: Background::new(self.spawner),
+            is_private,
+            private_counter: AtomicU64::new(0),
             label: Arc::new(self.label),
             observer: self.observer,
             closed: AtomicBool::new(false),

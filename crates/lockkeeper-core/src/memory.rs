@@ -1,19 +1,18 @@
 //! The reference backend: a store inside this process. It is also what simulations stand on.
 //!
 //! One row per key that is held or waited for; a row that is neither leaves the map. Counters come from
-//! one number for the whole store, so that forgetting a row never makes a fence go back.
+//! one number per shard of the map, so that forgetting a row never makes a fence go back.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::future::poll_fn;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
 
 use crate::backend::{Backend, Grant, Lease, Order, Place, Profile, Reach, Renewal, Result, Rooms, Turn};
 use crate::claim::{Claim, ClaimId, Label};
@@ -23,6 +22,8 @@ use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
 use crate::key::Key;
 
 const SHARDS: usize = 16;
+/// How many unused rows a shard keeps.
+const SPARE_ROWS_MAX: usize = 8;
 
 /// A store in this process. Clones share it: a clone is to the store what another process would be.
 #[derive(Clone)]
@@ -30,14 +31,23 @@ pub struct Memory(Arc<Store>);
 
 struct Store {
     clock: Clock,
-    hasher: RandomState,
-    shards: [Mutex<HashMap<Key, Row, foldhash::fast::RandomState>>; SHARDS],
-    counter: AtomicU64,
+    shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Default)]
+struct Shard {
+    rows: HashTable<Box<Row>>,
+    /// Rows out of use, kept because most locks are short.
+    #[expect(clippy::vec_box, reason = "they go back into the map as they are")]
+    spare: Vec<Box<Row>>,
+    /// The last counter given to any key of this shard.
+    counter: u64,
+}
+
 struct Row {
-    held: Vec<Seat>,
+    key: Key,
+    /// Nearly always one.
+    held: SmallVec<[Seat; 1]>,
     line: VecDeque<Seat>,
 }
 
@@ -69,21 +79,12 @@ impl Default for Memory {
 impl Memory {
     /// An empty store that judges expiry by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Memory(Arc::new(Store {
-            clock,
-            hasher: RandomState::new(),
-            shards: std::array::from_fn(|_| Mutex::default()),
-            counter: AtomicU64::new(0),
-        }))
+        Memory(Arc::new(Store { clock, shards: std::array::from_fn(|_| Mutex::default()) }))
     }
 
     /// How many keys are held or waited for, expired ones included until somebody looks.
     pub fn len(&self) -> usize {
-        self.0
-            .shards
-            .iter()
-            .map(|it| it.lock().unwrap_or_else(PoisonError::into_inner).len())
-            .sum()
+        self.0.shards.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner).rows.len()).sum()
     }
 
     /// Whether no key is held or waited for.
@@ -91,26 +92,41 @@ impl Memory {
         self.len() == 0
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Row, foldhash::fast::RandomState>> {
-        let hash = self.0.hasher.hash_one(key.as_str());
-        let index = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
-        self.0.shards[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// The shard of a hash: from its top bits, because the table inside uses the low ones.
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        let index = usize::try_from(hash >> 32).unwrap_or(0) % SHARDS;
+        self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Run `f` on the key's row with the expired forgotten, then call whoever may now have a turn.
     fn with_row<T>(&self, key: &Key, f: impl FnOnce(&mut Row, Moment) -> T) -> T {
         let now = self.0.clock.now();
-        let mut shard = self.shard(key);
-        let row = shard.entry_ref(key).or_default();
-        row.forget_expired(now);
-        let out = f(row, now);
+        self.touch_row(key, |row, _| {
+            row.forget_expired(now);
+            f(row, now)
+        })
+    }
+
+    /// Run `f` on the key's row, then call whoever may now have a turn. An empty row leaves the map.
+    fn touch_row<T>(&self, key: &Key, f: impl FnOnce(&mut Row, &mut u64) -> T) -> T {
+        let hash = key.hash64();
+        let mut shard = self.shard(hash);
+        let Shard { rows, spare, counter } = &mut *shard;
+        let mut entry = match rows.entry(hash, |it| it.key == *key, |it| it.key.hash64()) {
+            Entry::Occupied(it) => it,
+            Entry::Vacant(it) => it.insert(Row::of(key, spare.pop())),
+        };
+        let row = entry.get_mut();
+        let out = f(row, counter);
         let called = row.call_head();
         if row.held.is_empty() && row.line.is_empty() {
-            shard.remove(key);
-            if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
-                shard.shrink_to_fit();
+            let (row, _) = entry.remove();
+            if spare.len() < SPARE_ROWS_MAX {
+                spare.push(row);
+            }
+            let (len, capacity) = (rows.len(), rows.capacity());
+            if 64 < capacity && len < capacity / 8 {
+                rows.shrink_to(len * 2, |it| it.key.hash64());
             }
         }
         drop(shard);
@@ -122,7 +138,19 @@ impl Memory {
 }
 
 impl Row {
+    /// An empty row, perhaps one that served another key before.
+    fn of(key: &Key, spare: Option<Box<Row>>) -> Box<Row> {
+        let Some(mut row) = spare else {
+            return Box::new(Row { key: key.clone(), held: SmallVec::new(), line: VecDeque::new() });
+        };
+        row.key.clone_from(key);
+        row
+    }
+
     fn forget_expired(&mut self, now: Moment) {
+        if self.held.is_empty() && self.line.is_empty() {
+            return;
+        }
         self.held.retain(|it| now < it.expires_at);
         self.line.retain(|it| now < it.expires_at);
     }
@@ -130,13 +158,7 @@ impl Row {
     /// Whether a seat of this weight and capacity may enter beside those who hold.
     fn fits(&self, weight: u32, capacity: u32) -> bool {
         let in_use: u64 = self.held.iter().map(|it| u64::from(it.weight)).sum();
-        let capacity = self
-            .held
-            .iter()
-            .map(|it| it.capacity)
-            .chain([capacity])
-            .min()
-            .unwrap_or(capacity);
+        let capacity = self.held.iter().map(|it| it.capacity).chain([capacity]).min().unwrap_or(capacity);
         in_use + u64::from(weight) <= u64::from(capacity)
     }
 
@@ -156,7 +178,8 @@ impl Row {
     }
 
     /// The admission rule: the head enters when it fits, and nobody overtakes the head.
-    fn turn(&mut self, claim: &Claim, now: Moment, counter: &AtomicU64) -> Turn {
+    fn turn(&mut self, claim: &Claim, now: Moment, counter: &mut u64) -> Turn {
+        self.forget_expired(now);
         let expires_at = now.after(claim.ttl);
         if let Some(at) = self.held.iter().position(|it| it.id == claim.id) {
             self.held[at].expires_at = expires_at;
@@ -165,15 +188,13 @@ impl Row {
         let place = self.line.iter().position(|it| it.id == claim.id);
         let ahead = place.unwrap_or(self.line.len());
         if ahead == 0 && self.fits(claim.weight, claim.capacity) {
-            let mut seat = self
-                .line
-                .pop_front()
-                .filter(|_| place.is_some())
-                .unwrap_or_else(|| seat(claim, now));
+            let mut seat =
+                self.line.pop_front().filter(|_| place.is_some()).unwrap_or_else(|| seat(claim, now));
             seat.expires_at = expires_at;
             seat.since = now;
             seat.called = false;
-            seat.counter = counter.fetch_add(1, Ordering::Relaxed) + 1;
+            *counter += 1;
+            seat.counter = *counter;
             self.held.push(seat);
             return self.granted(self.held.len() - 1, claim.ttl);
         }
@@ -185,25 +206,14 @@ impl Row {
             None if claim.patient => self.join_line(claim, now, expires_at),
             None => {}
         }
-        let next_expiry = self
-            .held
-            .iter()
-            .chain(self.line.iter().take(ahead))
-            .map(|it| it.expires_at)
-            .min();
+        let next_expiry = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.expires_at).min();
         let recheck = next_expiry.map_or(claim.ttl / 3, |it| (it - now).min(claim.ttl / 3));
         let ahead = u64::try_from(ahead + self.held.len()).ok();
-        Turn::Wait {
-            recheck: recheck.max(Duration::from_millis(1)),
-            ahead,
-        }
+        Turn::Wait { recheck: recheck.max(Duration::from_millis(1)), ahead }
     }
 
     fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
-        self.line.push_back(Seat {
-            expires_at,
-            ..seat(claim, now)
-        });
+        self.line.push_back(Seat { expires_at, ..seat(claim, now) });
         for holder in &mut self.held {
             holder.called = true;
             if let Some(waker) = holder.waker.take() {
@@ -214,11 +224,7 @@ impl Row {
 
     fn granted(&self, at: usize, ttl: Duration) -> Turn {
         let wanted = !self.line.is_empty();
-        Turn::Held(Grant {
-            counter: self.held[at].counter,
-            valid_for: ttl,
-            wanted,
-        })
+        Turn::Held(Grant { counter: self.held[at].counter, valid_for: ttl, wanted })
     }
 }
 
@@ -247,15 +253,17 @@ impl Backend for Memory {
             reach: Reach::Process,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 
     fn enter(&self, claim: Claim) -> MemoryPlace {
-        MemoryPlace {
-            memory: self.clone(),
-            claim,
-        }
+        MemoryPlace { memory: self.clone(), claim }
+    }
+
+    /// A store without clones cannot get any: the only one who could make them has given it to a locker.
+    fn is_private(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 }
 
@@ -267,10 +275,8 @@ pub struct MemoryPlace {
 }
 
 impl MemoryPlace {
-    fn turn_now(&self) -> Turn {
-        self.memory.with_row(&self.claim.key, |row, now| {
-            row.turn(&self.claim, now, &self.memory.0.counter)
-        })
+    fn turn_now(&self, now: Moment) -> Turn {
+        self.memory.touch_row(&self.claim.key, |row, counter| row.turn(&self.claim, now, counter))
     }
 
     fn renew_now(&self) -> Renewal {
@@ -280,24 +286,24 @@ impl MemoryPlace {
                 return Renewal::Lost;
             };
             seat.expires_at = now.after(claim.ttl);
-            Renewal::Held {
-                valid_for: claim.ttl,
-                wanted: !row.line.is_empty(),
-            }
+            Renewal::Held { valid_for: claim.ttl, wanted: !row.line.is_empty() }
         })
     }
 
     fn leave_now(&self) {
-        self.memory.with_row(&self.claim.key, |row, _| {
-            row.held.retain(|it| it.id != self.claim.id);
-            row.line.retain(|it| it.id != self.claim.id);
+        self.memory.touch_row(&self.claim.key, |row, _| {
+            if let Some(at) = row.held.iter().position(|it| it.id == self.claim.id) {
+                row.held.remove(at);
+            } else {
+                row.line.retain(|it| it.id != self.claim.id);
+            }
         });
     }
 }
 
 impl Place for MemoryPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        Ok(self.turn_now())
+        Ok(self.turn_now(self.memory.0.clock.now()))
     }
 
     async fn changed(&mut self) {
@@ -325,8 +331,8 @@ impl Place for MemoryPlace {
         Ok(())
     }
 
-    fn turn_at_once(&mut self) -> Option<Turn> {
-        Some(self.turn_now())
+    fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
+        Some(self.turn_now(now))
     }
 
     fn leave_at_once(&mut self) -> bool {
@@ -341,12 +347,9 @@ impl Inspect for Memory {
         let mut infos = Vec::new();
         for shard in &self.0.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for (key, row) in shard
-                .iter_mut()
-                .filter(|(key, _)| key.as_str().starts_with(prefix))
-            {
+            for row in shard.rows.iter_mut().filter(|it| it.key.as_str().starts_with(prefix)) {
                 row.forget_expired(now);
-                infos.extend(info(key, row, now));
+                infos.extend(info(row, now));
             }
         }
         infos.sort_by(|one, other| one.key.cmp(&other.key));
@@ -354,13 +357,11 @@ impl Inspect for Memory {
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        Ok(self.with_row(key, |row, now| info(key, row, now)))
+        Ok(self.with_row(key, |row, now| info(row, now)))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        Ok(self.with_row(key, |row, now| {
-            row.held.drain(..).map(|it| occupant(&it, now)).collect()
-        }))
+        Ok(self.with_row(key, |row, now| row.held.drain(..).map(|it| occupant(&it, now)).collect()))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
@@ -368,15 +369,11 @@ impl Inspect for Memory {
     }
 }
 
-fn info(key: &Key, row: &Row, now: Moment) -> Option<LockInfo> {
+fn info(row: &Row, now: Moment) -> Option<LockInfo> {
     let holders: Vec<_> = row.held.iter().map(|it| occupant(it, now)).collect();
     let waiters: Vec<_> = row.line.iter().map(|it| occupant(it, now)).collect();
     let anybody = !(holders.is_empty() && waiters.is_empty());
-    anybody.then(|| LockInfo {
-        key: key.clone(),
-        holders,
-        waiters,
-    })
+    anybody.then(|| LockInfo { key: row.key.clone(), holders, waiters })
 }
 
 fn occupant(seat: &Seat, now: Moment) -> Occupant {

@@ -110,27 +110,17 @@ impl Observer for TracingObserver {
     fn observe(&self, event: &Event<'_>) {
         use tracing::{debug, warn};
         match event {
-            Event::Granted {
-                key,
-                fence,
-                by,
-                local,
-                remote,
-            } => {
+            Event::Granted { key, fence, by, local, remote } => {
                 debug!(%key, %fence, ?by, ?local, ?remote, "lock granted");
             }
             Event::TimedOut { key, stage, waited } => {
-                debug!(%key, ?stage, ?waited, "lock not obtained in time")
+                debug!(%key, ?stage, ?waited, "lock not obtained in time");
             }
             Event::Refused { key } => warn!(%key, "too many callers wait for this lock"),
             Event::Renewed { key, valid_for } => debug!(%key, ?valid_for, "lock renewed"),
             Event::Faulted { key, fault } => warn!(%key, %fault, "the lock store gave no usable answer"),
             Event::Lost { key, fence, reason } => warn!(%key, %fence, %reason, "lock lost"),
-            Event::Released {
-                key,
-                fence,
-                handed_on,
-            } => debug!(%key, %fence, handed_on, "lock released"),
+            Event::Released { key, fence, handed_on } => debug!(%key, %fence, handed_on, "lock released"),
             Event::Left { key } => debug!(%key, "place given up"),
             Event::Abandoned { key } => warn!(%key, "giving up a place was not confirmed; it will expire"),
         }

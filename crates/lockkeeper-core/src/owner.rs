@@ -39,10 +39,7 @@ impl Owner {
     /// A new owner, different from every other, also from those of the same name.
     pub fn new(name: impl Into<String>) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
-        Owner(Arc::new(Inner {
-            id: MADE.fetch_add(1, Ordering::Relaxed),
-            name: name.into(),
-        }))
+        Owner(Arc::new(Inner { id: MADE.fetch_add(1, Ordering::Relaxed), name: name.into() }))
     }
 
     /// The name given to it.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use hashbrown::HashTable;
 
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment, Span};
 use crate::fence::Fence;
 use crate::keeper::Keeper;
 use crate::key::Key;
@@ -31,13 +31,14 @@ const SHARDS: usize = 64;
 pub(crate) struct Ask {
     pub(crate) owner: Option<Owner>,
     pub(crate) ttl: Duration,
-    pub(crate) max_hold: Duration,
+    pub(crate) max_hold: Span,
     /// `false` for a try.
     pub(crate) patient: bool,
 }
 
 /// The bounds of the queue, from the locker's settings.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_field_names, reason = "a bound is named after what it bounds")]
 pub(crate) struct Bounds {
     pub(crate) waiters_max: usize,
     pub(crate) depth_max: u32,
@@ -70,6 +71,7 @@ pub(crate) enum Arrival {
 pub(crate) struct Held {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: Fence,
+    pub(crate) since: Moment,
     pub(crate) hold_until: Moment,
 }
 
@@ -109,15 +111,43 @@ enum Slot {
 }
 
 struct Line {
-    key: Key,
     state: State,
     waiters: VecDeque<Arc<Waiter>>,
     tickets: u64,
 }
 
 enum State {
-    Contending,
+    Contending(Key),
     Held(Holding),
+}
+
+impl Line {
+    fn key(&self) -> &Key {
+        match &self.state {
+            State::Contending(key) => key,
+            State::Held(holding) => &holding.held.tenure.key,
+        }
+    }
+
+    /// Send the next caller to the store.
+    fn let_next_contend(&mut self) -> Option<Waker> {
+        let next = self.waiters.pop_front()?;
+        self.state = State::Contending(self.key().clone());
+        next.call(Call::Represent(None))
+    }
+
+    /// Let a caller hold.
+    fn give_to(&mut self, next: &Waiter, held: Held) -> Release {
+        self.state = State::Held(Holding { held: held.clone(), owner: next.ask.owner.clone(), depth: 1 });
+        Release::HandedOn(next.call(Call::Held(held.clone())), held)
+    }
+}
+
+/// Whether a line goes on.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Ends,
 }
 
 struct Holding {
@@ -128,7 +158,6 @@ struct Holding {
 
 pub(crate) struct Queue {
     bounds: Bounds,
-    hasher: foldhash::fast::RandomState,
     shards: Box<[Mutex<Shard>]>,
     /// Planted by the test kit: hand on without a new fence.
     #[cfg(feature = "mutants")]
@@ -151,7 +180,6 @@ impl Queue {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Queue {
             bounds,
-            hasher: foldhash::fast::RandomState::default(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             #[cfg(feature = "mutants")]
             same_fence: false.into(),
@@ -173,11 +201,6 @@ impl Queue {
         self.bounds.depth_max
     }
 
-    fn hash(&self, key: &Key) -> u64 {
-        use std::hash::BuildHasher;
-        self.hasher.hash_one(key.as_str())
-    }
-
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
@@ -192,35 +215,23 @@ impl Queue {
         now: Moment,
         at_once: impl FnOnce() -> Option<Held>,
     ) -> Arrival {
-        let hash = self.hash(key);
+        let hash = key.hash64();
         let mut shard = self.shard(hash);
         if shard.closed {
             return Arrival::Closed;
         }
-        if let Some(line) = shard.lines.find_mut(hash, |it| it.key == *key) {
+        if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key) {
             return self.join(line, ask, now);
         }
         let (state, arrival) = match at_once() {
-            None => (State::Contending, Arrival::Represent),
+            None => (State::Contending(key.clone()), Arrival::Represent),
             Some(held) => {
                 let owner = ask.owner.clone();
-                (
-                    State::Held(Holding {
-                        held: held.clone(),
-                        owner,
-                        depth: 1,
-                    }),
-                    Arrival::Granted(held),
-                )
+                (State::Held(Holding { held: held.clone(), owner, depth: 1 }), Arrival::Granted(held))
             }
         };
-        let line = Line {
-            key: key.clone(),
-            state,
-            waiters: VecDeque::new(),
-            tickets: 0,
-        };
-        shard.lines.insert_unique(hash, line, |it| self.hash(&it.key));
+        let line = Line { state, waiters: VecDeque::new(), tickets: 0 };
+        shard.lines.insert_unique(hash, line, |it| it.key().hash64());
         arrival
     }
 
@@ -244,26 +255,18 @@ impl Queue {
         }
         line.tickets += 1;
         let slot = Mutex::new(Slot::Waiting(None));
-        let waiter = Arc::new(Waiter {
-            ask: ask.clone(),
-            ticket: line.tickets,
-            slot,
-        });
+        let waiter = Arc::new(Waiter { ask: ask.clone(), ticket: line.tickets, slot });
         line.waiters.push_back(waiter.clone());
         Arrival::Wait(waiter)
     }
 
     /// The representative holds now. `Err` gives the tenure back if the queue was closed meanwhile.
     pub(crate) fn seat(&self, held: Held, owner: Option<Owner>) -> Result<(), Held> {
-        let hash = self.hash(&held.tenure.key);
+        let hash = held.tenure.key.hash64();
         let mut shard = self.shard(hash);
-        match shard.lines.find_mut(hash, |it| it.key == held.tenure.key) {
+        match shard.lines.find_mut(hash, |it| *it.key() == held.tenure.key) {
             Some(line) => {
-                line.state = State::Held(Holding {
-                    held,
-                    owner,
-                    depth: 1,
-                });
+                line.state = State::Held(Holding { held, owner, depth: 1 });
                 Ok(())
             }
             None => Err(held),
@@ -272,66 +275,53 @@ impl Queue {
 
     /// A background representative holds for whoever is next.
     pub(crate) fn seat_next(&self, tenure: &Arc<Tenure>, now: Moment) -> Release {
-        let seated = self.on_line(&tenure.key, |line| {
-            let next = line.waiters.pop_front()?;
+        self.on_line(&tenure.key, Release::Over(None), |line| {
+            let Some(next) = line.waiters.pop_front() else { return (Release::Over(None), Fate::Ends) };
             if next.ask.ttl != tenure.ttl {
-                return Some(Release::Over(next.call(Call::Represent(None))));
+                return (Release::Over(next.call(Call::Represent(None))), Fate::Stays);
             }
             let held = Held::new(tenure.clone(), tenure.fence(), now, next.ask.max_hold);
-            line.state = State::Held(Holding {
-                held: held.clone(),
-                owner: next.ask.owner.clone(),
-                depth: 1,
-            });
-            Some(Release::HandedOn(next.call(Call::Held(held.clone())), held))
-        });
-        seated.flatten().unwrap_or(Release::Over(None))
+            (line.give_to(&next, held), Fate::Stays)
+        })
     }
 
     /// The representative gives up, perhaps from a place in the store's line. The next caller takes its
     /// part, or the line ends. What comes back is a keeper that nobody wants, and somebody to wake.
     pub(crate) fn step_down(&self, key: &Key, keeper: Option<Keeper>) -> (Option<Keeper>, Option<Waker>) {
         let mut keeper = keeper;
-        let waker = self.on_line(key, |line| {
-            let next = line.waiters.pop_front()?;
+        let waker = self.on_line(key, None, |line| {
+            let Some(next) = line.waiters.pop_front() else { return (None, Fate::Ends) };
             let fitting = keeper.take_if(|it| it.patient && it.ttl == next.ask.ttl);
-            line.state = State::Contending;
-            Some(next.call(Call::Represent(fitting)))
+            (next.call(Call::Represent(fitting)), Fate::Stays)
         });
-        (keeper, waker.flatten().flatten())
+        (keeper, waker)
     }
 
-    /// A guard is given back.
-    pub(crate) fn release(&self, tenure: &Arc<Tenure>, now: Moment) -> Release {
-        let released = self.on_line(&tenure.key, |line| {
-            let State::Held(holding) = &mut line.state else {
-                return Some(Release::Stale);
-            };
+    /// A guard is given back. The clock is read only if somebody waits.
+    pub(crate) fn release(&self, tenure: &Arc<Tenure>, clock: &Clock) -> Release {
+        self.on_line(&tenure.key, Release::Stale, |line| {
+            let State::Held(holding) = &mut line.state else { return (Release::Stale, Fate::Stays) };
             if !Arc::ptr_eq(&holding.held.tenure, tenure) {
-                return Some(Release::Stale);
+                return (Release::Stale, Fate::Stays);
             }
             holding.depth -= 1;
             if 0 < holding.depth {
-                return Some(Release::StillHeld);
+                return (Release::StillHeld, Fate::Stays);
             }
-            if let Some(handed_on) = self.hand_on(line, tenure, now) {
-                return Some(handed_on);
+            if line.waiters.is_empty() {
+                return (Release::Over(None), Fate::Ends);
             }
-            let next = line.waiters.pop_front()?;
-            line.state = State::Contending;
-            Some(Release::Over(next.call(Call::Represent(None))))
-        });
-        match released {
-            None => Release::Stale,
-            Some(None) => Release::Over(None),
-            Some(Some(it)) => it,
-        }
+            match self.hand_on(line, tenure, clock.now()) {
+                Some(handed_on) => (handed_on, Fate::Stays),
+                None => (Release::Over(line.let_next_contend()), Fate::Stays),
+            }
+        })
     }
 
     /// Give the tenure to the next caller, within the bounds that keep other processes served.
     fn hand_on(&self, line: &mut Line, tenure: &Arc<Tenure>, now: Moment) -> Option<Release> {
         let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
-        let still_good = tenure.lost().is_none() && now.after(tenure.ttl / 4) < tenure.valid_until();
+        let still_good = tenure.is_valid(now) && now.after(tenure.ttl / 4) < tenure.valid_until();
         let turn_of_others = tenure.wanted_since().is_some_and(|since| {
             self.bounds.handoff_count_max <= tenure.handoffs_while_wanted()
                 || self.bounds.handoff_span_max <= now - since
@@ -339,45 +329,37 @@ impl Queue {
         if !still_good || turn_of_others {
             return None;
         }
-        #[cfg(feature = "mutants")]
-        let fence = match self.same_fence.load(std::sync::atomic::Ordering::Relaxed) {
-            true => tenure.fence(),
-            false => tenure.next_fence()?,
-        };
-        #[cfg(not(feature = "mutants"))]
-        let fence = tenure.next_fence()?;
+        let fence = self.next_fence(tenure)?;
         let held = Held::new(tenure.clone(), fence, now, next.ask.max_hold);
         let next = line.waiters.pop_front()?;
-        line.state = State::Held(Holding {
-            held: held.clone(),
-            owner: next.ask.owner.clone(),
-            depth: 1,
-        });
-        Some(Release::HandedOn(next.call(Call::Held(held.clone())), held))
+        Some(line.give_to(&next, held))
+    }
+
+    #[cfg_attr(not(feature = "mutants"), expect(clippy::unused_self, reason = "the mutants need it"))]
+    fn next_fence(&self, tenure: &Tenure) -> Option<Fence> {
+        #[cfg(feature = "mutants")]
+        if self.same_fence.load(std::sync::atomic::Ordering::Relaxed) {
+            return Some(tenure.fence());
+        }
+        tenure.next_fence()
     }
 
     /// A tenure is lost: whoever is next goes to the store anew.
     pub(crate) fn detach(&self, tenure: &Arc<Tenure>) -> Option<Waker> {
-        self.on_line(&tenure.key, |line| {
-            let State::Held(holding) = &line.state else {
-                return Some(None);
-            };
-            if !Arc::ptr_eq(&holding.held.tenure, tenure) {
-                return Some(None);
+        self.on_line(&tenure.key, None, |line| match &line.state {
+            State::Held(holding) if Arc::ptr_eq(&holding.held.tenure, tenure) => {
+                let fate = if line.waiters.is_empty() { Fate::Ends } else { Fate::Stays };
+                (line.let_next_contend(), fate)
             }
-            let next = line.waiters.pop_front()?;
-            line.state = State::Contending;
-            Some(next.call(Call::Represent(None)))
+            State::Held(_) | State::Contending(_) => (None, Fate::Stays),
         })
-        .flatten()
-        .flatten()
     }
 
     /// A caller goes away. What comes back is what it was called for, if it was called already.
     pub(crate) fn withdraw(&self, key: &Key, waiter: &Arc<Waiter>) -> Option<Call> {
-        let hash = self.hash(key);
+        let hash = key.hash64();
         let mut shard = self.shard(hash);
-        if let Some(line) = shard.lines.find_mut(hash, |it| it.key == *key)
+        if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key)
             && let Ok(at) = line.waiters.binary_search_by_key(&waiter.ticket, |it| it.ticket)
             && Arc::ptr_eq(&line.waiters[at], waiter)
         {
@@ -392,13 +374,10 @@ impl Queue {
 
     /// How many callers stand before this one, the holder included.
     pub(crate) fn ahead_of(&self, key: &Key, waiter: &Waiter) -> Option<u64> {
-        let hash = self.hash(key);
+        let hash = key.hash64();
         let shard = self.shard(hash);
-        let line = shard.lines.find(hash, |it| it.key == *key)?;
-        let at = line
-            .waiters
-            .binary_search_by_key(&waiter.ticket, |it| it.ticket)
-            .ok()?;
+        let line = shard.lines.find(hash, |it| it.key() == key)?;
+        let at = line.waiters.binary_search_by_key(&waiter.ticket, |it| it.ticket).ok()?;
         u64::try_from(at + 1).ok()
     }
 
@@ -429,32 +408,26 @@ impl Queue {
         (wakers, tenures)
     }
 
-    /// Run `f` on a line; `Some(None)` from `f` ends the line.
-    ///
-    /// The outer `None` says that there is no such line.
-    fn on_line<T>(&self, key: &Key, f: impl FnOnce(&mut Line) -> Option<T>) -> Option<Option<T>> {
-        let hash = self.hash(key);
+    /// Run `f` on a line and end the line if `f` says so. `absent` is the answer if there is no such line.
+    fn on_line<T>(&self, key: &Key, absent: T, f: impl FnOnce(&mut Line) -> (T, Fate)) -> T {
+        let hash = key.hash64();
         let mut shard = self.shard(hash);
-        let mut entry = shard.lines.find_entry(hash, |it| it.key == *key).ok()?;
-        let out = f(entry.get_mut());
-        if out.is_none() {
+        let Ok(mut entry) = shard.lines.find_entry(hash, |it| it.key() == key) else { return absent };
+        let (out, fate) = f(entry.get_mut());
+        if fate == Fate::Ends {
             drop(entry.remove());
             let (len, capacity) = (shard.lines.len(), shard.lines.capacity());
             if 64 < capacity && len < capacity / 8 {
-                shard.lines.shrink_to(len * 2, |it| self.hash(&it.key));
+                shard.lines.shrink_to(len * 2, |it| it.key().hash64());
             }
         }
-        Some(out)
+        out
     }
 }
 
 impl Held {
-    pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Duration) -> Self {
-        Held {
-            tenure,
-            fence,
-            hold_until: now.after(max_hold),
-        }
+    pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Span) -> Self {
+        Held { tenure, fence, since: now, hold_until: now.after(max_hold.into()) }
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -462,7 +435,7 @@ impl Held {
     }
 
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.lost().is_none() && now < self.valid_until()
+        self.tenure.is_valid(now) && now < self.hold_until
     }
 }
 

@@ -76,9 +76,9 @@ impl Rounds {
 
     /// A tenure was handed on: ask soon whether somebody outside has begun to wait.
     pub(crate) fn ask_early(&self, tenure: &Tenure, now: Moment, span: Duration) {
-        let at = now.after(span);
-        if at < tenure.renew_at() && tenure.wanted_since().is_none() {
-            tenure.set_renew_at(at);
+        if tenure.ask_at() == Moment::NEVER && tenure.wanted_since().is_none() {
+            let at = now.after(span);
+            tenure.set_ask_at(at);
             self.expect_at(at);
         }
     }
@@ -123,27 +123,25 @@ fn visit(engine: &Arc<Engine>, now: Moment) -> Moment {
             return;
         }
         let tenure = &held.tenure;
-        if tenure.renew_at() <= now.after(tenure.ttl / 12) {
+        if tenure.renew_at() <= now.after(tenure.ttl / 12) || tenure.ask_at() <= now {
             due.push(tenure.clone());
             tenure.set_renew_at(now.after(tenure.ttl / 3));
+            tenure.set_ask_at(Moment::NEVER);
         }
-        next = next.min(tenure.renew_at()).min(held.valid_until());
+        next = next.min(tenure.renew_at()).min(tenure.ask_at()).min(held.valid_until());
     });
     for (tenure, reason) in lost {
         engine.lose(&tenure, reason);
     }
     for tenure in due {
         let engine = engine.clone();
-        engine
-            .clone()
-            .background
-            .spawn(async move { renew(&engine, &tenure).await });
+        engine.clone().background.spawn(async move { renew(&engine, &tenure).await });
     }
     next
 }
 
 fn loss(held: &Held, now: Moment) -> Option<LostReason> {
-    if held.tenure.valid_until() <= now {
+    if !held.tenure.is_valid(now) {
         return Some(LostReason::Expired);
     }
     (held.hold_until <= now).then_some(LostReason::MaxHold)
@@ -157,21 +155,19 @@ async fn renew(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
     let asked_at = engine.clock.now();
     let (place, answer) = place.renew_dyn().await;
     match answer {
+        // Confirmed too late: who looked since then was told that the lock is gone, and so it is.
+        Ok(Renewal::Held { .. }) if !tenure.is_valid(engine.clock.now()) => {
+            engine.lose(tenure, LostReason::Expired);
+        }
         Ok(Renewal::Held { valid_for, wanted }) => {
             let valid_until = engine.deadline(asked_at, valid_for);
             tenure.extend(asked_at, valid_until, wanted);
             let valid_for = valid_until - engine.clock.now();
-            engine.observe(&Event::Renewed {
-                key: &tenure.key,
-                valid_for,
-            });
+            engine.observe(&Event::Renewed { key: &tenure.key, valid_for });
         }
         Ok(Renewal::Lost) => engine.lose(tenure, LostReason::Taken),
         Err(fault) => {
-            engine.observe(&Event::Faulted {
-                key: &tenure.key,
-                fault: &fault,
-            });
+            engine.observe(&Event::Faulted { key: &tenure.key, fault: &fault });
             // Ask again soon: the deadline does not wait.
             let again = engine.clock.now().after(tenure.ttl / 20);
             tenure.set_renew_at(again);

@@ -13,7 +13,7 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -34,31 +34,49 @@ pub(crate) struct Tenure {
     handoffs: AtomicU64,
     valid_until: AtomicU64,
     renew_at: AtomicU64,
+    /// When to ask, before it must be renewed, whether somebody outside waits.
+    ask_at: AtomicU64,
     /// When we learnt that somebody outside waits; `NEVER` while we know of nobody.
     wanted_since: AtomicU64,
     /// `handoffs` at that time.
     wanted_from: AtomicU64,
     lost: AtomicU8,
+    /// Somebody was told that the deadline has passed; no renewal may make that untrue.
+    over: AtomicBool,
     rest: Mutex<Rest>,
 }
 
 #[derive(Default)]
 struct Rest {
     place: Option<Box<dyn DynPlace>>,
+    private: bool,
     ended: bool,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
-    listeners: Vec<(u64, Waker)>,
-    listeners_made: u64,
+    listeners: Option<Box<Listeners>>,
+}
+
+/// Those who await the loss. Boxed, because most tenures have none.
+#[derive(Default)]
+struct Listeners {
+    wakers: Vec<(u64, Waker)>,
+    made: u64,
 }
 
 impl fmt::Debug for Tenure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenure")
-            .field("key", &self.key)
-            .field("fence", &self.fence())
-            .finish_non_exhaustive()
+        f.debug_struct("Tenure").field("key", &self.key).field("fence", &self.fence()).finish_non_exhaustive()
     }
+}
+
+/// What is left to do when a tenure ends.
+pub(crate) enum End {
+    /// Leave the store with this place.
+    Leave(Box<dyn DynPlace>),
+    /// The place is out for a renewal and leaves when it returns.
+    Out,
+    /// The store was never asked.
+    Nothing,
 }
 
 /// What a place found when it came back to rest.
@@ -86,13 +104,31 @@ impl Tenure {
             handoffs: AtomicU64::new(0),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             renew_at: AtomicU64::new(asked_at.after(ttl / 3).as_nanos()),
+            ask_at: AtomicU64::new(u64::MAX),
             wanted_since: AtomicU64::new(wanted_since.as_nanos()),
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
-            rest: Mutex::new(Rest {
-                place: Some(place),
-                ..Rest::default()
-            }),
+            over: AtomicBool::new(false),
+            rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
+        }
+    }
+
+    /// A tenure in a store that nobody else can reach: it has no place there and never expires.
+    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+        let never = || AtomicU64::new(u64::MAX);
+        Tenure {
+            key,
+            ttl,
+            counter,
+            handoffs: AtomicU64::new(0),
+            valid_until: never(),
+            renew_at: never(),
+            ask_at: never(),
+            wanted_since: never(),
+            wanted_from: AtomicU64::new(0),
+            lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
+            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
         }
     }
 
@@ -119,6 +155,14 @@ impl Tenure {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
+    /// Whether it is held, by the clock. The first `false` is final, also for a renewal that was on its way.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        if self.valid_until() <= now {
+            self.over.store(true, Ordering::Release);
+        }
+        self.lost().is_none() && !self.over.load(Ordering::Acquire)
+    }
+
     pub(crate) fn renew_at(&self) -> Moment {
         Moment::from_nanos(self.renew_at.load(Ordering::Relaxed))
     }
@@ -127,14 +171,20 @@ impl Tenure {
         self.renew_at.store(at.as_nanos(), Ordering::Relaxed);
     }
 
+    pub(crate) fn ask_at(&self) -> Moment {
+        Moment::from_nanos(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ask_at(&self, at: Moment) {
+        self.ask_at.store(at.as_nanos(), Ordering::Relaxed);
+    }
+
     /// A renewal asked for at `asked_at` was confirmed. Answers may come out of order: keep the latest.
     pub(crate) fn extend(&self, asked_at: Moment, valid_until: Moment, wanted: bool) {
-        self.valid_until
-            .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
+        self.valid_until.fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
         self.set_renew_at(asked_at.after(self.ttl / 3));
         if !wanted {
-            self.wanted_since
-                .store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
+            self.wanted_since.store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
         } else if self.wanted_since().is_none() {
             self.wanted_from.store(self.handoffs(), Ordering::Relaxed);
             self.wanted_since.store(asked_at.as_nanos(), Ordering::Relaxed);
@@ -170,13 +220,10 @@ impl Tenure {
             LostReason::MaxHold => 3,
             LostReason::Closed => 4,
         };
-        let first = self
-            .lost
-            .compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
+        let first = self.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
-            let listeners = std::mem::take(&mut self.rest().listeners);
-            listeners.into_iter().for_each(|(_, waker)| waker.wake());
+            let listeners = self.rest().listeners.take();
+            listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
         }
         first
     }
@@ -187,20 +234,22 @@ impl Tenure {
         if let Some(reason) = self.lost() {
             return Poll::Ready(reason);
         }
-        let mine = ticket.and_then(|id| rest.listeners.iter_mut().find(|it| it.0 == id));
+        let Listeners { wakers, made } = &mut **rest.listeners.get_or_insert_default();
+        let mine = ticket.and_then(|id| wakers.iter_mut().find(|it| it.0 == id));
         if let Some((_, waker)) = mine {
             waker.clone_from(cx.waker());
         } else {
-            rest.listeners_made += 1;
-            let id = rest.listeners_made;
-            rest.listeners.push((id, cx.waker().clone()));
-            *ticket = Some(id);
+            *made += 1;
+            wakers.push((*made, cx.waker().clone()));
+            *ticket = Some(*made);
         }
         Poll::Pending
     }
 
     pub(crate) fn stop_listening(&self, ticket: u64) {
-        self.rest().listeners.retain(|it| it.0 != ticket);
+        if let Some(listeners) = &mut self.rest().listeners {
+            listeners.wakers.retain(|it| it.0 != ticket);
+        }
     }
 
     /// Take the place for a renewal; `None` if it is out already or the tenure has ended.
@@ -218,12 +267,15 @@ impl Tenure {
         Returned::Resting
     }
 
-    /// End the tenure. `Some` is the place to leave with; `None` means that it is out and will leave when
-    /// it returns.
-    pub(crate) fn end(&self) -> Option<Box<dyn DynPlace>> {
+    /// End the tenure.
+    pub(crate) fn end(&self) -> End {
         let mut rest = self.rest();
         rest.ended = true;
-        rest.place.take()
+        match rest.place.take() {
+            Some(place) => End::Leave(place),
+            None if rest.private => End::Nothing,
+            None => End::Out,
+        }
     }
 
     /// Hear the answer to a leave that somebody else will do.

@@ -1,6 +1,8 @@
 //! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
 
-use std::future::{IntoFuture, pending};
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::future::pending;
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
@@ -80,7 +82,9 @@ fn a_runtime_blocked_for_two_ttls_keeps_its_lock() {
     std::thread::sleep(SHORT * 2);
     assert!(there.try_lock("k").blocking().unwrap().is_none());
     assert!(guard.is_valid());
-    blocked.into_iter().for_each(|it| runtime.block_on(it).unwrap());
+    for task in blocked {
+        runtime.block_on(task).unwrap();
+    }
 }
 
 #[tokio::test]
@@ -128,8 +132,8 @@ async fn shutdown_gives_everything_back_and_refuses_the_rest() {
     let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
     let held = here.lock("held").await.unwrap();
     let outside = there.lock("outside").await.unwrap();
-    let local = tokio::spawn(here.lock("held").into_future());
-    let remote = tokio::spawn(here.lock("outside").into_future());
+    let local = tokio::spawn(here.lock("held"));
+    let remote = tokio::spawn(here.lock("outside"));
     tokio::task::yield_now().await;
     here.shutdown(HANG).await.unwrap();
     assert!(matches!(local.await.unwrap(), Err(Error::Closed)));

@@ -1,6 +1,8 @@
 //! Taking and giving back: tries, waits, time-outs, cancellation, blocking threads, bad input.
 
-use std::future::{Future, IntoFuture};
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
@@ -62,7 +64,7 @@ async fn a_bounded_wait_ends_and_says_where() {
 async fn a_wait_of_zero_and_of_for_ever_are_waits() {
     let (here, there) = two_processes();
     let guard = here.lock("k").wait_at_most(Duration::ZERO).await.unwrap();
-    let waiting = tokio::spawn(there.lock("k").wait_at_most(Duration::MAX).into_future());
+    let waiting = tokio::spawn(there.lock("k").wait_at_most(Duration::MAX));
     tokio::task::yield_now().await;
     guard.release().await.unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
@@ -73,7 +75,7 @@ async fn one_budget_covers_both_lines() {
     let store = Memory::default();
     let (here, there) = (Locker::new(store.clone()), Locker::new(store));
     let outside = there.lock("k").await.unwrap();
-    let first = tokio::spawn(here.lock("k").wait_at_most(Duration::from_millis(60)).into_future());
+    let first = tokio::spawn(here.lock("k").wait_at_most(Duration::from_millis(60)));
     tokio::task::yield_now().await;
     // The second stands in the local line until the first gives up, and then in the store's.
     let second = here.lock("k").wait_at_most(Duration::from_millis(120)).await.unwrap_err();
@@ -89,7 +91,7 @@ async fn a_dropped_wait_leaves_nothing_behind() {
     let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
     let guard = here.lock("k").await.unwrap();
     for locker in [&here, &there] {
-        let mut waiting = Box::pin(locker.lock("k").into_future());
+        let mut waiting = Box::pin(locker.lock("k"));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         drop(waiting);
@@ -104,12 +106,12 @@ async fn the_place_of_a_caller_that_gives_up_goes_to_the_next() {
     let store = Memory::default();
     let lockers: Vec<_> = (0..3).map(|_| Locker::new(store.clone())).collect();
     let holder = lockers[0].lock("k").await.unwrap();
-    let mut impatient = Box::pin(lockers[1].lock("k").into_future());
+    let mut impatient = Box::pin(lockers[1].lock("k"));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(impatient.as_mut().poll(&mut cx).is_pending());
-    let second = tokio::spawn(lockers[1].lock("k").into_future());
+    let second = tokio::spawn(lockers[1].lock("k"));
     tokio::task::yield_now().await;
-    let outsider = tokio::spawn(lockers[2].lock("k").into_future());
+    let outsider = tokio::spawn(lockers[2].lock("k"));
     tokio::task::yield_now().await;
     drop(impatient);
     holder.release().await.unwrap();
@@ -124,7 +126,7 @@ async fn the_place_of_a_caller_that_gives_up_goes_to_the_next() {
 async fn a_full_line_refuses_at_once() {
     let locker = Locker::builder(Memory::default()).waiters_max(2).build();
     let _guard = locker.lock("k").await.unwrap();
-    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(locker.lock("k").into_future())).collect();
+    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(locker.lock("k"))).collect();
     tokio::task::yield_now().await;
     let refused = locker.lock("k").await.unwrap_err();
     assert!(matches!(refused, Error::Full { waiters: 2 }), "{refused}");
@@ -167,7 +169,9 @@ fn threads_without_a_runtime_lock_too() {
             std::thread::spawn(move || work(locker, sum))
         })
         .collect();
-    threads.into_iter().for_each(|it| it.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(sum.load(Ordering::Relaxed), 800);
 }
 
@@ -184,7 +188,7 @@ fn a_guard_can_be_dropped_where_no_runtime_is() {
 fn a_guard_outlives_the_runtime_that_took_it() {
     let (here, there) = two_processes();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let guard: Guard = runtime.block_on(here.lock("k").into_future()).unwrap();
+    let guard: Guard = runtime.block_on(here.lock("k")).unwrap();
     drop(runtime);
     assert!(guard.is_valid());
     drop(guard);
@@ -210,9 +214,9 @@ async fn bad_requests_are_refused_and_change_nothing() {
 async fn the_guard_tells_how_long_each_line_took() {
     let (here, there) = two_processes();
     let outside = there.lock("k").await.unwrap();
-    let first = tokio::spawn(here.lock("k").into_future());
+    let first = tokio::spawn(here.lock("k"));
     tokio::task::yield_now().await;
-    let second = tokio::spawn(here.lock("k").into_future());
+    let second = tokio::spawn(here.lock("k"));
     tokio::time::timeout(MILLIS_20, std::future::pending::<()>()).await.unwrap_err();
     outside.release().await.unwrap();
     let first = first.await.unwrap().unwrap();

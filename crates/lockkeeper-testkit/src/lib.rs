@@ -1,7 +1,8 @@
 //! Everything a backend of Lockkeeper needs to prove itself: the conformance suite, chaos, checkers.
 //!
 //! A backend author writes a [`suite::Harness`] and one line, [`suite!`]; every line of the contract in
-//! [`lockkeeper_core::backend`] becomes a test of its own.
+//! [`lockkeeper_core::backend`] becomes a test of its own. [`servers`] starts the real stores as child
+//! processes, [`proxy`] stands between them and a client and breaks what passes.
 
 pub mod chance;
 pub mod chaos;
@@ -10,4 +11,5 @@ pub mod pace;
 pub mod process;
 pub mod proxy;
 pub mod servers;
+pub mod sim;
 pub mod suite;

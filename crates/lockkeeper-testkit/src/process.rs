@@ -34,11 +34,7 @@ pub struct KitError {
 impl KitError {
     /// An error with this text.
     pub fn new(text: impl Into<String>) -> Self {
-        KitError {
-            text: text.into(),
-            port_taken: false,
-            hopeless: false,
-        }
+        KitError { text: text.into(), port_taken: false, hopeless: false }
     }
 
     /// Whether a server did not start because somebody else took its port. Another try helps.
@@ -107,10 +103,7 @@ impl Launch {
     ///
     /// What it prints goes to the file `<program>.log` in `dir`.
     pub fn new(program: &str, package: &'static str, dir: &Path) -> Self {
-        let name = Path::new(program)
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy();
+        let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
         Launch {
             program: program.to_owned(),
             package,
@@ -182,43 +175,20 @@ impl Launch {
         let mut command = Command::new(find("setpriv", "util-linux")?);
         if let Some(user) = self.user.filter(|_| rustix::process::geteuid().is_root()) {
             ids_of(user, self.package)?;
-            command.args([
-                &format!("--reuid={user}"),
-                &format!("--regid={user}"),
-                "--init-groups",
-            ]);
+            command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--init-groups"]);
         }
-        let dying = if self.end_signal == Signal::QUIT {
-            "QUIT"
-        } else {
-            "KILL"
-        };
-        command
-            .args(["--pdeathsig", dying, "--"])
-            .arg(program)
-            .args(&self.args);
+        let dying = if self.end_signal == Signal::QUIT { "QUIT" } else { "KILL" };
+        command.args(["--pdeathsig", dying, "--"]).arg(program).args(&self.args);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
-        command
-            .env_clear()
-            .env("PATH", path)
-            .env("LC_ALL", "C")
-            .env("HOME", &self.dir);
+        command.env_clear().env("PATH", path).env("LC_ALL", "C").env("HOME", &self.dir);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         // A group of its own: the terminal's Ctrl-C is for the test, which then ends us in order.
-        command
-            .current_dir(&self.dir)
-            .process_group(0)
-            .stdin(Stdio::null());
+        command.current_dir(&self.dir).process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         let child = spawn_from_lasting_thread(command)
             .map_err(|error| KitError::new(format!("could not start `{}`: {error}", self.program)))?;
-        Ok(Process {
-            pid: pid_of(&child)?,
-            child,
-            ended: None,
-            launch: self.clone(),
-        })
+        Ok(Process { pid: pid_of(&child)?, child, ended: None, launch: self.clone() })
     }
 
     /// Run a program that ends by itself, such as `initdb`, for at most `within`.
@@ -478,8 +448,7 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
 
 fn pid_of(child: &Child) -> Result<Pid, KitError> {
     let raw = i32::try_from(child.id()).ok();
-    raw.and_then(Pid::from_raw)
-        .ok_or_else(|| KitError::new("the system gave a child no usable pid"))
+    raw.and_then(Pid::from_raw).ok_or_else(|| KitError::new("the system gave a child no usable pid"))
 }
 
 fn tail(log: &Path, lines: usize) -> io::Result<String> {

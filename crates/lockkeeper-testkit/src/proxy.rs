@@ -102,12 +102,7 @@ impl Proxy {
         let shared = Arc::new(Shared::new(upstream));
         let (gate, orders) = mpsc::channel(1);
         let task = tokio::spawn(serve(Arc::clone(&shared), listener, orders)).abort_handle();
-        Ok(Proxy {
-            shared,
-            gate,
-            task,
-            port,
-        })
+        Ok(Proxy { shared, gate, task, port })
     }
 
     /// The port for clients.

@@ -27,9 +27,7 @@ impl Stage {
     }
 
     async fn dial(&self) -> TcpStream {
-        TcpStream::connect(self.proxy.address())
-            .await
-            .expect("the proxy listens")
+        TcpStream::connect(self.proxy.address()).await.expect("the proxy listens")
     }
 
     /// Both ends of a connection through the proxy.
@@ -74,11 +72,7 @@ async fn bytes_pass_both_ways_and_are_counted() {
     drop(client);
     assert_eq!(end_of(&mut server).await, ErrorKind::UnexpectedEof);
     drop(server);
-    stage
-        .proxy
-        .wait_for(|it| it.open == 0 && it.cut == 0)
-        .await
-        .unwrap();
+    stage.proxy.wait_for(|it| it.open == 0 && it.cut == 0).await.unwrap();
 }
 
 #[tokio::test]
@@ -107,9 +101,7 @@ async fn a_delay_holds_bytes_back_for_its_span_and_keeps_their_order() {
     assert!(clock.now() - start >= span);
     // The other direction has its own rule; a shorter delay also frees what waits already.
     pass(&mut server, &mut client, "at once").await;
-    stage
-        .proxy
-        .set(Direction::ToServer, Rule::Delay(Duration::from_secs(3600)));
+    stage.proxy.set(Direction::ToServer, Rule::Delay(Duration::from_hours(1)));
     client.write_all(b"waits").await.unwrap();
     assert!(is_silent(&mut server).await);
     stage.proxy.set(Direction::ToServer, Rule::Pass);
@@ -199,10 +191,7 @@ async fn a_lost_reply_was_executed_and_a_lost_request_was_not() {
     let mut client = RespClient::connect(proxy.port()).await.unwrap();
 
     proxy.lose_reply(b"INCR");
-    assert!(
-        client.command(&["PING"]).await.is_ok(),
-        "not the command that was named"
-    );
+    assert!(client.command(&["PING"]).await.is_ok(), "not the command that was named");
     assert!(client.command(&["INCR", "count"]).await.is_err());
     assert_eq!(count().await, Some(1));
 
@@ -212,10 +201,7 @@ async fn a_lost_reply_was_executed_and_a_lost_request_was_not() {
     assert_eq!(count().await, Some(1));
 
     let mut client = RespClient::connect(proxy.port()).await.unwrap();
-    assert!(
-        client.command(&["INCR", "count"]).await.is_ok(),
-        "each trap springs once"
-    );
+    assert!(client.command(&["INCR", "count"]).await.is_ok(), "each trap springs once");
     assert_eq!(proxy.wait_for(|it| it.cut == 2).await.unwrap().accepted, 3);
 }
 
@@ -266,9 +252,7 @@ async fn much_more_than_the_queue_holds_gets_through_a_delay() {
     let stage = Stage::set().await;
     let (mut client, mut server) = stage.connect().await;
     stage.proxy.set_both(Rule::Delay(Duration::from_millis(1)));
-    let sent: Vec<u8> = (0..3_000_000_u32)
-        .map(|it| it.to_le_bytes()[(it % 4) as usize])
-        .collect();
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|it| it.to_le_bytes()[(it % 4) as usize]).collect();
     let sending = sent.clone();
     let writer = tokio::spawn(async move {
         client.write_all(&sending).await?;

@@ -21,8 +21,8 @@ mod connect;
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::observe;
 pub use lockkeeper_core::{
-    Attempt, Error, Fence, Guard, Key, Label, LockFuture, LockRequest, Locker, LockerBuilder, Lost,
-    LostReason, Owner, Result, Stage, Timings,
+    Attempt, Error, Fence, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost, LostReason, Owner,
+    Result, Stage, Timings,
 };
 
 /// For authors of backends and tools: the traits below the locker.

@@ -12,10 +12,7 @@ use super::KitError;
 pub fn find(program: &str, package: &str) -> Result<PathBuf, KitError> {
     let listed = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&listed).chain(["/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from));
-    folders
-        .map(|it| it.join(program))
-        .find(|it| it.is_file())
-        .ok_or_else(|| missing(program, package))
+    folders.map(|it| it.join(program)).find(|it| it.is_file()).ok_or_else(|| missing(program, package))
 }
 
 pub(crate) fn missing(program: &str, package: &str) -> KitError {

@@ -39,10 +39,7 @@ fn parent_and_state(pid: i32) -> Option<(i32, char)> {
 
 /// Whether a process with this pid exists and is more than a name in the table.
 pub fn is_alive(pid: u32) -> bool {
-    i32::try_from(pid)
-        .ok()
-        .and_then(parent_and_state)
-        .is_some_and(|(_, state)| state != 'Z')
+    i32::try_from(pid).ok().and_then(parent_and_state).is_some_and(|(_, state)| state != 'Z')
 }
 
 /// Send a signal to a process that may have ended.

@@ -52,12 +52,8 @@ pub(super) async fn connection(shared: Arc<Shared>, mut client: TcpStream) {
     let end = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         let lose_reply = AtomicBool::new(false);
-        let lane = |direction| Lane {
-            shared: &shared,
-            direction,
-            lose_reply: &lose_reply,
-            swallowing: false,
-        };
+        let lane =
+            |direction| Lane { shared: &shared, direction, lose_reply: &lose_reply, swallowing: false };
         tokio::select! {
             end = both(
                 lane(Direction::ToServer).run(from_client, to_server),

@@ -35,9 +35,7 @@ pub(super) async fn mysql(port: u16) -> Result<(), KitError> {
     // Length (3 bytes), number of the packet, version of the protocol.
     match greeting[4] {
         10 => Ok(()),
-        other => Err(KitError::new(format!(
-            "it greets with {other}, not with protocol 10"
-        ))),
+        other => Err(KitError::new(format!("it greets with {other}, not with protocol 10"))),
     }
 }
 
@@ -65,9 +63,6 @@ pub(super) async fn http(port: u16, method: &str, path: &str, body: &str) -> Res
     if head.split(' ').nth(1) == Some("200") {
         Ok(body.to_owned())
     } else {
-        Err(KitError::new(format!(
-            "{path}: {} {body}",
-            head.lines().next().unwrap_or("no answer")
-        )))
+        Err(KitError::new(format!("{path}: {} {body}", head.lines().next().unwrap_or("no answer"))))
     }
 }

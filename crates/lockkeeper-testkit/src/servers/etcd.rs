@@ -50,9 +50,7 @@ impl Etcd {
         retry_ports(async || {
             let mut servers = Etcd::prepare(1, &options)?;
             start_all(servers.iter().map(|it| &it.daemon)).await?;
-            servers
-                .pop()
-                .ok_or_else(|| KitError::new("no server was prepared"))
+            servers.pop().ok_or_else(|| KitError::new("no server was prepared"))
         })
         .await
     }
@@ -93,9 +91,7 @@ impl Etcd {
         let peers = peers.map(|(index, it)| format!("e{index}=http://127.0.0.1:{}", it.1.number()));
         let peers = peers.collect::<Vec<_>>().join(",");
         let servers = ports.into_iter().enumerate();
-        servers
-            .map(|(index, ports)| Etcd::prepare_one(index, ports, &peers, options))
-            .collect()
+        servers.map(|(index, ports)| Etcd::prepare_one(index, ports, &peers, options)).collect()
     }
 
     fn prepare_one(
@@ -106,25 +102,14 @@ impl Etcd {
     ) -> Result<Etcd, KitError> {
         let folder = folder("etcd")?;
         let number = client.number();
-        let (here, there) = (
-            format!("http://127.0.0.1:{number}"),
-            format!("http://127.0.0.1:{}", peer.number()),
-        );
+        let (here, there) =
+            (format!("http://127.0.0.1:{number}"), format!("http://127.0.0.1:{}", peer.number()));
         let launch = Launch::new("etcd", "etcd-server", folder.path())
             .arg(format!("--name=e{index}"))
             .arg(format!("--data-dir={}", folder.path().join("data").display()))
-            .args([
-                format!("--listen-client-urls={here}"),
-                format!("--advertise-client-urls={here}"),
-            ])
-            .args([
-                format!("--listen-peer-urls={there}"),
-                format!("--initial-advertise-peer-urls={there}"),
-            ])
-            .args([
-                format!("--initial-cluster={peers}"),
-                "--initial-cluster-state=new".to_owned(),
-            ])
+            .args([format!("--listen-client-urls={here}"), format!("--advertise-client-urls={here}")])
+            .args([format!("--listen-peer-urls={there}"), format!("--initial-advertise-peer-urls={there}")])
+            .args([format!("--initial-cluster={peers}"), "--initial-cluster-state=new".to_owned()])
             .args(["--heartbeat-interval=100", "--election-timeout=1000"])
             .args(["--logger=zap", "--log-level=warn", "--log-outputs=stderr"])
             .args(&options.settings);

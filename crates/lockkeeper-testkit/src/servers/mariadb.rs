@@ -11,7 +11,7 @@ const USER: &str = "mysql";
 const PACKAGE: &str = "mariadb-server";
 /// The database and the user that tests use.
 const NAME: &str = "lockkeeper";
-const INSTALL_MAX: Duration = Duration::from_secs(60);
+const INSTALL_MAX: Duration = Duration::from_mins(1);
 const SQL_MAX: Duration = Duration::from_secs(30);
 
 /// How a MariaDB server is set up.
@@ -74,12 +74,7 @@ impl MariaDb {
     /// What the server says, if it refuses, or if it takes longer than thirty seconds.
     pub async fn sql(&self, statements: &str) -> Result<String, KitError> {
         let client = Launch::new("mariadb", "mariadb-client", self.folder())
-            .args([
-                "--no-defaults",
-                "--protocol=tcp",
-                "--host=127.0.0.1",
-                "--user=root",
-            ])
+            .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
             .args(["--batch", "--skip-column-names", NAME, "--execute", statements])
             .arg(format!("--port={}", self.port()));
         client.output(SQL_MAX).await
@@ -91,11 +86,7 @@ impl MariaDb {
         give(folder.path(), USER, PACKAGE)?;
         let data = format!("--datadir={}", folder.path().join("data").display());
         let install = Launch::new("mariadb-install-db", PACKAGE, folder.path())
-            .args([
-                "--no-defaults",
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-            ])
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .arg(&data)
             .user(USER);
         install.run(INSTALL_MAX).await?;
@@ -111,16 +102,8 @@ impl MariaDb {
         let launch = Launch::new("mariadbd", PACKAGE, folder.path())
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             // Relative to the data: the path of a socket must be short.
-            .args([
-                "--socket=socket",
-                "--pid-file=pid",
-                "--innodb-buffer-pool-size=64M",
-            ])
-            .args([
-                &data,
-                &format!("--port={number}"),
-                &format!("--init-file={}", first.display()),
-            ])
+            .args(["--socket=socket", "--pid-file=pid", "--innodb-buffer-pool-size=64M"])
+            .args([&data, &format!("--port={number}"), &format!("--init-file={}", first.display())])
             .args(&options.settings)
             // Started by root it would change its user itself, which clears the order to die with us.
             .user(USER);

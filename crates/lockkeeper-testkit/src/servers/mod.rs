@@ -70,10 +70,7 @@ pub struct Daemon {
 impl fmt::Debug for Daemon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports: Vec<u16> = self.ports.iter().map(Port::number).collect();
-        f.debug_struct("Daemon")
-            .field("ports", &ports)
-            .field("pid", &self.pid())
-            .finish_non_exhaustive()
+        f.debug_struct("Daemon").field("ports", &ports).field("pid", &self.pid()).finish_non_exhaustive()
     }
 }
 
@@ -115,9 +112,7 @@ impl Daemon {
 
     /// The last `lines` lines that the server printed.
     pub fn log_tail(&self, lines: usize) -> String {
-        self.process()
-            .as_ref()
-            .map_or_else(String::new, |it| it.log_tail(lines))
+        self.process().as_ref().map_or_else(String::new, |it| it.log_tail(lines))
     }
 
     /// Stop the server in its tracks: connections stay open, nothing is answered.
@@ -189,10 +184,7 @@ impl Daemon {
     pub(crate) fn launch(&self) -> Result<(), KitError> {
         let mut process = self.process();
         if process.is_some() {
-            return Err(KitError::new(format!(
-                "the server on port {} runs already",
-                self.port()
-            )));
+            return Err(KitError::new(format!("the server on port {} runs already", self.port())));
         }
         *process = Some(self.launch.spawn()?);
         Ok(())
@@ -237,9 +229,7 @@ impl Daemon {
 
 /// A folder for one server, deleted with it. Open to other users: some servers run as their own.
 fn folder(name: &str) -> Result<TempDir, KitError> {
-    let folder = tempfile::Builder::new()
-        .prefix(&format!("lockkeeper-{name}-"))
-        .tempdir()?;
+    let folder = tempfile::Builder::new().prefix(&format!("lockkeeper-{name}-")).tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
     Ok(folder)
 }
@@ -290,13 +280,5 @@ async fn within<T>(span: Duration, answer: impl Future<Output = Result<T, KitErr
 /// Text as a part of an address.
 fn percent(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|it| {
-            if plain(it) {
-                char::from(it).to_string()
-            } else {
-                format!("%{it:02X}")
-            }
-        })
-        .collect()
+    text.bytes().map(|it| if plain(it) { char::from(it).to_string() } else { format!("%{it:02X}") }).collect()
 }

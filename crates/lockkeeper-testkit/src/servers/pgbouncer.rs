@@ -81,9 +81,9 @@ impl PgBouncer {
     fn prepare(server: &Postgres, options: &PgBouncerOptions) -> Result<PgBouncer, KitError> {
         let (folder, port) = (folder("pgbouncer")?, Port::claim()?);
         let (number, upstream) = (port.number(), server.port());
-        let password = server.password().map_or_else(String::new, |it| {
-            format!(" password='{}'", it.replace('\'', "''"))
-        });
+        let password = server
+            .password()
+            .map_or_else(String::new, |it| format!(" password='{}'", it.replace('\'', "''")));
         let mode = match options.mode {
             PoolMode::Session => "session",
             PoolMode::Transaction => "transaction",
@@ -102,12 +102,8 @@ impl PgBouncer {
         fs::write(&file, config.join("\n") + "\n")?;
         give(folder.path(), USER, "postgresql")?;
         give(&file, USER, "postgresql")?;
-        let launch = Launch::new("pgbouncer", "pgbouncer", folder.path())
-            .arg(&file)
-            .user(USER);
-        let daemon = Daemon::new(launch, folder, vec![port], move || {
-            ask::postgres(number, "postgres")
-        });
+        let launch = Launch::new("pgbouncer", "pgbouncer", folder.path()).arg(&file).user(USER);
+        let daemon = Daemon::new(launch, folder, vec![port], move || ask::postgres(number, "postgres"));
         Ok(PgBouncer { daemon })
     }
 }

@@ -57,10 +57,7 @@ impl Port {
                 continue;
             }
             if is_free(number) && is_free(number + BUS_OFFSET) {
-                return Ok(Port {
-                    number,
-                    _claim: claim,
-                });
+                return Ok(Port { number, _claim: claim });
             }
         }
         Err(KitError::new(format!(

@@ -14,7 +14,7 @@ use crate::process::{Launch, eventually, find, missing};
 
 pub(super) const USER: &str = "postgres";
 const PACKAGE: &str = "postgresql";
-const INSTALL_MAX: Duration = Duration::from_secs(60);
+const INSTALL_MAX: Duration = Duration::from_mins(1);
 const SQL_MAX: Duration = Duration::from_secs(30);
 const FOLLOW_MAX: Duration = Duration::from_secs(30);
 
@@ -95,20 +95,13 @@ impl Postgres {
             let folder = folder("postgres")?;
             give(folder.path(), USER, PACKAGE)?;
             let mut init = tool("initdb", folder.path())?
-                .args([
-                    "--username=postgres",
-                    "--no-locale",
-                    "--encoding=UTF8",
-                    "--no-sync",
-                ])
+                .args(["--username=postgres", "--no-locale", "--encoding=UTF8", "--no-sync"])
                 .arg(format!("--pgdata={}", folder.path().join("data").display()));
             let file = folder.path().join("password");
             if let Some(password) = &options.password {
                 fs::write(&file, password)?;
                 give(&file, USER, PACKAGE)?;
-                init = init
-                    .arg("--auth=scram-sha-256")
-                    .arg(format!("--pwfile={}", file.display()));
+                init = init.arg("--auth=scram-sha-256").arg(format!("--pwfile={}", file.display()));
             } else {
                 init = init.arg("--auth=trust");
             }
@@ -132,12 +125,7 @@ impl Postgres {
             let folder = folder("standby")?;
             give(folder.path(), USER, PACKAGE)?;
             let copy = tool("pg_basebackup", folder.path())?
-                .args([
-                    "--host=127.0.0.1",
-                    "--username=postgres",
-                    "--checkpoint=fast",
-                    "--no-sync",
-                ])
+                .args(["--host=127.0.0.1", "--username=postgres", "--checkpoint=fast", "--no-sync"])
                 .args(["--write-recovery-conf", &format!("--port={}", self.port())])
                 .arg(format!("--pgdata={}", folder.path().join("data").display()));
             self.with_password(copy).run(INSTALL_MAX).await?;
@@ -187,13 +175,7 @@ impl Postgres {
     pub async fn sql(&self, statements: &str) -> Result<String, KitError> {
         let client = tool("psql", self.folder())?
             .args(["--host=127.0.0.1", "--username=postgres", "--dbname=postgres"])
-            .args([
-                "--no-psqlrc",
-                "--quiet",
-                "--tuples-only",
-                "--no-align",
-                "--set=ON_ERROR_STOP=1",
-            ])
+            .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"])
             .args([&format!("--port={}", self.port()), "--command", statements])
             .env("PGOPTIONS", "-c client_min_messages=warning");
         self.with_password(client).output(SQL_MAX).await
@@ -224,12 +206,7 @@ impl Postgres {
             .args(["-p", &number.to_string(), "-h", "127.0.0.1"])
             // No socket, whose path would have to be short; no shared memory outside our folder but one
             // segment; connections enough for a crowd of tests.
-            .args([
-                "-c",
-                "unix_socket_directories=",
-                "-c",
-                "dynamic_shared_memory_type=mmap",
-            ])
+            .args(["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"])
             .args(["-c", "max_connections=300"])
             // SIGTERM would wait for clients to leave.
             .stop_signal(Signal::INT)
@@ -237,13 +214,8 @@ impl Postgres {
         for setting in &options.settings {
             launch = launch.args(["-c", setting]);
         }
-        let daemon = Daemon::new(launch, folder, vec![port], move || {
-            ask::postgres(number, "postgres")
-        });
-        Ok(Postgres {
-            daemon,
-            options: options.clone(),
-        })
+        let daemon = Daemon::new(launch, folder, vec![port], move || ask::postgres(number, "postgres"));
+        Ok(Postgres { daemon, options: options.clone() })
     }
 }
 
@@ -256,19 +228,10 @@ fn tool(name: &str, folder: &Path) -> Result<Launch, KitError> {
 /// Debian keeps the programs of each version in a folder of their own, outside `PATH`.
 fn program(name: &str) -> Result<PathBuf, KitError> {
     let version = |path: &PathBuf| -> Option<u32> { path.file_name()?.to_str()?.parse().ok() };
-    let versions = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut versions: Vec<PathBuf> = versions
-        .map(|it| it.path())
-        .filter(|it| version(it).is_some())
-        .collect();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut versions: Vec<PathBuf> =
+        versions.map(|it| it.path()).filter(|it| version(it).is_some()).collect();
     versions.sort_by_key(version);
-    let found = versions
-        .into_iter()
-        .rev()
-        .map(|it| it.join("bin").join(name))
-        .find(|it| it.is_file());
+    let found = versions.into_iter().rev().map(|it| it.join("bin").join(name)).find(|it| it.is_file());
     found.map_or_else(|| find(name, PACKAGE).map_err(|_| missing(name, PACKAGE)), Ok)
 }

@@ -254,12 +254,7 @@ impl Redis {
             config.push(format!("tls-ca-cert-file \"{}\"", files.ca.display()));
             tls = Some((files, tls_port));
         }
-        config.extend(
-            options
-                .settings
-                .iter()
-                .map(|(name, value)| format!("{name} {value}")),
-        );
+        config.extend(options.settings.iter().map(|(name, value)| format!("{name} {value}")));
         fs::write(&file, config.join("\n"))?;
         let mut launch = Launch::new("redis-server", "redis-server", folder.path()).arg(&file);
         if sentinel {
@@ -306,10 +301,7 @@ impl Login {
     fn new(options: &RedisOptions, folder: &Path, config: &mut Vec<String>) -> Result<Self, KitError> {
         if let Some(lines) = &options.acl {
             let file = folder.join("users.acl");
-            fs::write(
-                &file,
-                format!("{lines}\nuser {CONTROL} on >{CONTROL} ~* &* +@all\n"),
-            )?;
+            fs::write(&file, format!("{lines}\nuser {CONTROL} on >{CONTROL} ~* &* +@all\n"))?;
             config.push(format!("aclfile \"{}\"", file.display()));
             return Ok(Login::Control);
         }

@@ -38,10 +38,7 @@ impl fmt::Debug for Value {
             Value::Text(it) => write!(f, "{:?}", String::from_utf8_lossy(it)),
             Value::Error(it) => write!(f, "error {it:?}"),
             Value::Array(it) => f.debug_list().entries(it).finish(),
-            Value::Map(it) => f
-                .debug_map()
-                .entries(it.iter().map(|(key, value)| (key, value)))
-                .finish(),
+            Value::Map(it) => f.debug_map().entries(it.iter().map(|(key, value)| (key, value))).finish(),
         }
     }
 }
@@ -74,9 +71,7 @@ impl Value {
     /// In a text such as that of `INFO`, what follows `name:` on its line.
     pub fn field(&self, name: &str) -> Option<String> {
         let text = self.text();
-        let found = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         found.map(|it| it.trim_end().to_owned())
     }
 }
@@ -98,9 +93,7 @@ impl RespClient {
     pub async fn connect(port: u16) -> Result<Self, KitError> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
-        Ok(RespClient {
-            stream: BufReader::new(stream),
-        })
+        Ok(RespClient { stream: BufReader::new(stream) })
     }
 
     /// Send a command and read the answer.

@@ -35,8 +35,7 @@ impl Tls {
             client_cert: folder.join("client.pem"),
             client_key: folder.join("client.key"),
         };
-        tls.write()
-            .map_err(|error| KitError::new(format!("could not make certificates: {error}")))?;
+        tls.write().map_err(|error| KitError::new(format!("could not make certificates: {error}")))?;
         Ok(tls)
     }
 

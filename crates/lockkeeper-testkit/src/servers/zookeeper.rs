@@ -10,10 +10,8 @@ use crate::process::{Launch, eventually, missing};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-const JARS: [(&str, &str); 2] = [
-    ("/usr/share/java/zookeeper.jar", "zookeeper"),
-    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
-];
+const JARS: [(&str, &str); 2] =
+    [("/usr/share/java/zookeeper.jar", "zookeeper"), ("/usr/share/java/slf4j-simple.jar", "libslf4j-java")];
 
 /// How a ZooKeeper server is set up. Sessions may be as short as 200 ms.
 #[derive(Clone, Debug, Default)]
@@ -102,10 +100,7 @@ impl ZooKeeper {
             "tickTime=100\nminSessionTimeout=200\nmaxSessionTimeout=60000".to_owned(),
             // In ticks: ten seconds to join, five to follow.
             "initLimit=100\nsyncLimit=50\nmaxClientCnxns=0".to_owned(),
-            format!(
-                "clientPort={port}\nclientPortAddress=127.0.0.1\ndataDir={}",
-                data.display()
-            ),
+            format!("clientPort={port}\nclientPortAddress=127.0.0.1\ndataDir={}", data.display()),
             "admin.enableServer=false\n4lw.commands.whitelist=*".to_owned(),
         ];
         if let Some((number, lines)) = peers {
@@ -121,18 +116,9 @@ impl ZooKeeper {
         }
         let launch = Launch::new("java", "default-jre-headless", folder.path())
             // Small and quick to start; the last one writes nothing outside our folder.
-            .args([
-                "-Xms32m",
-                "-Xmx128m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-XX:-UsePerfData",
-            ])
+            .args(["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .args(["-cp", &JARS.map(|it| it.0).join(":")])
-            .args([
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                "-Dzookeeper.jmx.log4j.disable=true",
-            ])
+            .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true"])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(&file);
         let ready = move || async move {
@@ -201,11 +187,7 @@ impl ZooKeeperEnsemble {
     pub async fn leader(&self) -> Result<&ZooKeeper, KitError> {
         eventually(SETTLE_MAX, async || {
             for node in &self.nodes {
-                if node
-                    .word("srvr")
-                    .await
-                    .is_ok_and(|it| it.contains("Mode: leader"))
-                {
+                if node.word("srvr").await.is_ok_and(|it| it.contains("Mode: leader")) {
                     return Ok(node);
                 }
             }

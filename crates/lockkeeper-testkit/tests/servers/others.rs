@@ -27,10 +27,7 @@ async fn mariadb_keeps_its_data_through_a_kill_and_a_stop() {
     let server = MariaDb::start(options).await.unwrap();
     assert!(server.url().starts_with("mysql://lockkeeper@127.0.0.1:"));
     assert_eq!(server.sql("SELECT @@global.wait_timeout").await.unwrap(), "77");
-    server
-        .sql("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-        .await
-        .unwrap();
+    server.sql("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1), (2)").await.unwrap();
     let (port, old) = (server.port(), pid(&server));
     server.kill().unwrap();
     assert!(!is_alive(old));
@@ -55,14 +52,10 @@ async fn two_mariadbs_run_side_by_side() {
 
 #[tokio::test]
 async fn postgres_keeps_its_data_and_pauses_with_all_its_sessions() {
-    let server = Postgres::start(PostgresOptions::default().set("max_prepared_transactions", "7"))
-        .await
-        .unwrap();
+    let server =
+        Postgres::start(PostgresOptions::default().set("max_prepared_transactions", "7")).await.unwrap();
     assert_eq!(server.sql("SHOW max_prepared_transactions").await.unwrap(), "7");
-    server
-        .sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1), (2)")
-        .await
-        .unwrap();
+    server.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1), (2)").await.unwrap();
     let old = pid(&server);
     server.kill().unwrap();
     assert!(!is_alive(old));
@@ -72,9 +65,7 @@ async fn postgres_keeps_its_data_and_pauses_with_all_its_sessions() {
     server.pause().unwrap();
     let parent = pid(&server).to_string();
     let stopped = async || {
-        let list = Command::new("ps")
-            .args(["-o", "stat=,args=", "--ppid", &parent])
-            .output()?;
+        let list = Command::new("ps").args(["-o", "stat=,args=", "--ppid", &parent]).output()?;
         let children = String::from_utf8_lossy(&list.stdout).into_owned();
         // A session that has ended waits there as a zombie until its parent runs again.
         let all = children.contains("checkpointer") && children.lines().all(|it| it.starts_with(['T', 'Z']));
@@ -88,27 +79,15 @@ async fn postgres_keeps_its_data_and_pauses_with_all_its_sessions() {
 
 #[tokio::test]
 async fn a_postgres_standby_follows_and_can_be_promoted() {
-    let primary = Postgres::start(PostgresOptions::default().password("it's a secret@"))
-        .await
-        .unwrap();
+    let primary = Postgres::start(PostgresOptions::default().password("it's a secret@")).await.unwrap();
     assert!(primary.url().contains(":it%27s%20a%20secret%40@"));
     assert!(!format!("{primary:?}").contains("secret@"));
     let standby = primary.standby().await.unwrap();
     assert_eq!(standby.sql("SELECT pg_is_in_recovery()").await.unwrap(), "t");
-    primary
-        .sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
-        .await
-        .unwrap();
+    primary.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)").await.unwrap();
     let followed = eventually(SOON, async || standby.sql("SELECT id FROM t").await);
     assert_eq!(followed.await.unwrap(), "1");
-    assert!(
-        standby
-            .sql("INSERT INTO t VALUES (2)")
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("read-only")
-    );
+    assert!(standby.sql("INSERT INTO t VALUES (2)").await.unwrap_err().to_string().contains("read-only"));
     primary.kill().unwrap();
     standby.promote().await.unwrap();
     standby.sql("INSERT INTO t VALUES (2)").await.unwrap();
@@ -122,13 +101,8 @@ async fn pgbouncer_pools_before_a_postgres() {
         Postgres::start(PostgresOptions::default()),
         Postgres::start(PostgresOptions::default().password("it's"))
     );
-    for (server, mode) in [
-        (one.unwrap(), PoolMode::Transaction),
-        (two.unwrap(), PoolMode::Session),
-    ] {
-        let options = PgBouncerOptions::default()
-            .mode(mode)
-            .set("default_pool_size", "2");
+    for (server, mode) in [(one.unwrap(), PoolMode::Transaction), (two.unwrap(), PoolMode::Session)] {
+        let options = PgBouncerOptions::default().mode(mode).set("default_pool_size", "2");
         let pooler = PgBouncer::start(&server, options).await.unwrap();
         assert_ne!(pooler.port(), server.port());
         // The server itself sees a session that was opened through the pooler.
@@ -146,10 +120,7 @@ const GET: &str = r#"{"key": "Zm9v"}"#;
 
 #[tokio::test]
 async fn etcd_keeps_its_data_through_a_kill_and_runs_beside_another() {
-    let (one, two) = tokio::join!(
-        Etcd::start(EtcdOptions::default()),
-        Etcd::start(EtcdOptions::default())
-    );
+    let (one, two) = tokio::join!(Etcd::start(EtcdOptions::default()), Etcd::start(EtcdOptions::default()));
     let (one, two) = (one.unwrap(), two.unwrap());
     one.post("/v3/kv/put", PUT).await.unwrap();
     one.kill().unwrap();
@@ -174,22 +145,14 @@ async fn three_etcds_survive_the_loss_of_their_leader() {
     assert_ne!(new.port(), old.port());
     assert!(new.post("/v3/kv/range", GET).await.unwrap().contains("YmFy"));
     old.start().await.unwrap();
-    drop_and_check(cluster, |it| {
-        it.nodes().iter().map(|it| -> &Daemon { it }).collect()
-    });
+    drop_and_check(cluster, |it| it.nodes().iter().map(|it| -> &Daemon { it }).collect());
 }
 
 #[tokio::test]
 async fn zookeeper_answers_words_and_comes_back() {
     let options = ZooKeeperOptions::default().set("maxSessionTimeout", "7000");
     let server = ZooKeeper::start(options).await.unwrap();
-    assert!(
-        server
-            .word("conf")
-            .await
-            .unwrap()
-            .contains("maxSessionTimeout=7000")
-    );
+    assert!(server.word("conf").await.unwrap().contains("maxSessionTimeout=7000"));
     assert!(server.word("srvr").await.unwrap().contains("Mode: standalone"));
     server.kill().unwrap();
     assert!(server.word("srvr").await.is_err());
@@ -211,7 +174,5 @@ async fn three_zookeepers_survive_the_loss_of_their_leader() {
         it => Err(KitError::new(it)),
     };
     eventually(SOON, follows).await.unwrap();
-    drop_and_check(ensemble, |it| {
-        it.nodes().iter().map(|it| -> &Daemon { it }).collect()
-    });
+    drop_and_check(ensemble, |it| it.nodes().iter().map(|it| -> &Daemon { it }).collect());
 }

@@ -14,12 +14,7 @@ use lockkeeper_testkit::servers::{
 const SOON: Duration = Duration::from_secs(10);
 
 async fn gone(pid: u32) -> Result<(), KitError> {
-    eventually(SOON, async || {
-        (!is_alive(pid))
-            .then_some(())
-            .ok_or_else(|| KitError::new("alive"))
-    })
-    .await
+    eventually(SOON, async || (!is_alive(pid)).then_some(()).ok_or_else(|| KitError::new("alive"))).await
 }
 
 #[test]
@@ -34,20 +29,14 @@ async fn a_program_that_fails_shows_the_end_of_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let launch = Launch::new("sh", "dash", folder.path()).args(["-c", "echo to the log; exit 3"]);
     let error = launch.run(SOON).await.unwrap_err().to_string();
-    assert!(
-        error.contains("exit status: 3") && error.ends_with("to the log"),
-        "{error}"
-    );
+    assert!(error.contains("exit status: 3") && error.ends_with("to the log"), "{error}");
 }
 
 #[tokio::test]
 async fn a_server_that_cannot_start_shows_the_end_of_its_log() {
     let options = RedisOptions::default().set("no-such-setting", "1");
     let error = Redis::start(options).await.unwrap_err().to_string();
-    assert!(
-        error.contains("Bad directive or wrong number of arguments"),
-        "{error}"
-    );
+    assert!(error.contains("Bad directive or wrong number of arguments"), "{error}");
 }
 
 #[tokio::test]
@@ -73,12 +62,8 @@ async fn dropping_a_process_kills_its_children_too() {
     let family = "setsid sleep 300 & echo $!; wait";
     let launch = Launch::new("sh", "dash", folder.path()).args(["-c", family]);
     let process = launch.spawn().unwrap();
-    let child = eventually(SOON, async || {
-        process
-            .log_tail(1)
-            .parse()
-            .map_err(|_| KitError::new("no pid yet"))
-    });
+    let child =
+        eventually(SOON, async || process.log_tail(1).parse().map_err(|_| KitError::new("no pid yet")));
     let child: u32 = child.await.unwrap();
     assert!(is_alive(child));
     drop(process);
@@ -106,20 +91,13 @@ async fn servers_die_with_a_test_that_is_killed() {
     // What a killed process leaves on disk goes with this folder.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    victim
-        .env("TMPDIR", folder.path())
-        .env("LOCKKEEPER_KIT_VICTIM", "1");
+    victim.env("TMPDIR", folder.path()).env("LOCKKEEPER_KIT_VICTIM", "1");
     victim.args(["--exact", VICTIM, "--nocapture"]);
     let mut victim = victim.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(victim.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines().map_while(Result::ok);
     // The harness may print the test's name on the same line.
     let words = lines.filter_map(|it| Some(it.split_once("pid ")?.1.to_owned()));
-    let pids: Vec<u32> = words
-        .take_while(|it| it != "end")
-        .map(|it| it.parse().unwrap())
-        .collect();
+    let pids: Vec<u32> = words.take_while(|it| it != "end").map(|it| it.parse().unwrap()).collect();
     victim.kill().unwrap();
     victim.wait().unwrap();
     assert_eq!(pids.len(), 3);

@@ -57,14 +57,9 @@ async fn a_paused_server_answers_only_after_it_was_resumed() {
 
 #[tokio::test]
 async fn a_password_is_demanded_and_known_to_the_kit() {
-    let redis = Redis::start(RedisOptions::default().password("s\"p a\\ce@"))
-        .await
-        .unwrap();
+    let redis = Redis::start(RedisOptions::default().password("s\"p a\\ce@")).await.unwrap();
     assert_eq!(redis.command(&["PING"]).await.unwrap().text(), "PONG");
-    assert_eq!(
-        redis.url(),
-        format!("redis://:s%22p%20a%5Cce%40@{}", redis.address())
-    );
+    assert_eq!(redis.url(), format!("redis://:s%22p%20a%5Cce%40@{}", redis.address()));
     let mut stranger = RespClient::connect(redis.port()).await.unwrap();
     let refused = stranger.command(&["PING"]).await.unwrap_err().to_string();
     assert!(refused.contains("NOAUTH"), "{refused}");
@@ -88,22 +83,10 @@ async fn a_server_with_tls_has_a_second_port_and_certificates() {
     let redis = Redis::start(RedisOptions::default().tls()).await.unwrap();
     let (tls, url) = (redis.tls().unwrap(), redis.tls_url().unwrap());
     for file in [&tls.ca, &tls.server_cert, &tls.client_cert] {
-        assert!(
-            std::fs::read_to_string(file)
-                .unwrap()
-                .starts_with("-----BEGIN CERTIFICATE-----")
-        );
+        assert!(std::fs::read_to_string(file).unwrap().starts_with("-----BEGIN CERTIFICATE-----"));
     }
     let port = url.strip_prefix("rediss://127.0.0.1:").unwrap();
-    assert_eq!(
-        redis
-            .command(&["CONFIG", "GET", "tls-port"])
-            .await
-            .unwrap()
-            .items()[1]
-            .text(),
-        port
-    );
+    assert_eq!(redis.command(&["CONFIG", "GET", "tls-port"]).await.unwrap().items()[1].text(), port);
     // A plain client gets no word out of the port with TLS.
     let mut plain = RespClient::connect(port.parse().unwrap()).await.unwrap();
     assert!(plain.command(&["PING"]).await.is_err());
@@ -140,15 +123,8 @@ async fn the_client_reads_every_kind_of_value() {
 async fn five_masters_know_nothing_of_each_other() {
     let masters = Redis::masters(5).await.unwrap();
     for (index, master) in masters.iter().enumerate() {
-        assert_eq!(
-            master.command(&["INCR", "key"]).await.unwrap(),
-            Value::Int(1),
-            "{index}"
-        );
-        assert_eq!(
-            master.command(&["ROLE"]).await.unwrap().items()[0].text(),
-            "master"
-        );
+        assert_eq!(master.command(&["INCR", "key"]).await.unwrap(), Value::Int(1), "{index}");
+        assert_eq!(master.command(&["ROLE"]).await.unwrap().items()[0].text(), "master");
     }
     drop_and_check(masters, |it| it.iter().map(|it| -> &Daemon { it }).collect());
 }
@@ -164,13 +140,7 @@ async fn sentinels_replace_a_primary_that_was_killed() {
     let new = all.wait_failover(old).await.unwrap();
     assert_eq!(new.command(&["GET", "key"]).await.unwrap().text(), "value");
     old.start().await.unwrap();
-    drop_and_check(all, |it| {
-        it.nodes()
-            .iter()
-            .chain(it.sentinels())
-            .map(|it| -> &Daemon { it })
-            .collect()
-    });
+    drop_and_check(all, |it| it.nodes().iter().chain(it.sentinels()).map(|it| -> &Daemon { it }).collect());
 }
 
 #[tokio::test]
@@ -179,23 +149,15 @@ async fn a_cluster_replaces_a_primary_that_was_killed_and_takes_it_back() {
     let old = cluster.primary_of("key").await.unwrap();
     old.command(&["SET", "key", "value"]).await.unwrap();
     assert_eq!(old.command(&["WAIT", "1", "5000"]).await.unwrap(), Value::Int(1));
-    let elsewhere = cluster.nodes()[..3]
-        .iter()
-        .find(|it| it.port() != old.port())
-        .unwrap();
+    let elsewhere = cluster.nodes()[..3].iter().find(|it| it.port() != old.port()).unwrap();
     let moved = elsewhere.command(&["GET", "key"]).await.unwrap_err().to_string();
-    assert!(
-        moved.contains("MOVED") && moved.ends_with(&old.address()),
-        "{moved}"
-    );
+    assert!(moved.contains("MOVED") && moved.ends_with(&old.address()), "{moved}");
     old.kill().unwrap();
     let new = cluster.wait_failover("key", old).await.unwrap();
     assert_eq!(new.command(&["GET", "key"]).await.unwrap().text(), "value");
     old.start().await.unwrap();
     cluster.wait_whole().await.unwrap();
-    drop_and_check(cluster, |it| {
-        it.nodes().iter().map(|it| -> &Daemon { it }).collect()
-    });
+    drop_and_check(cluster, |it| it.nodes().iter().map(|it| -> &Daemon { it }).collect());
 }
 
 fn is_send(_: impl Send) {}

@@ -30,9 +30,7 @@ impl RedisCluster {
                      cluster-announce-ip 127.0.0.1\ncluster-replica-validity-factor 0";
         retry_ports(async || {
             let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", lines, false));
-            let cluster = RedisCluster {
-                nodes: nodes.collect::<Result<_, _>>()?,
-            };
+            let cluster = RedisCluster { nodes: nodes.collect::<Result<_, _>>()? };
             start_all(cluster.nodes.iter().map(|it| &**it)).await?;
             cluster.join().await?;
             cluster.wait_whole().await?;
@@ -100,8 +98,7 @@ impl RedisCluster {
         let mut names = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             // Different epochs from the start: otherwise the servers first have to settle who gives way.
-            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])
-                .await?;
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await?;
             names.push(node.command(&["CLUSTER", "MYID"]).await?.text());
         }
         for (node, (first, last)) in self.nodes.iter().zip(SLOTS) {
@@ -115,22 +112,14 @@ impl RedisCluster {
         }
         for (node, primary) in self.nodes[3..].iter().zip(&names) {
             // Refused until the two have met.
-            eventually(SETTLE_MAX, async || {
-                node.command(&["CLUSTER", "REPLICATE", primary]).await
-            })
-            .await?;
+            eventually(SETTLE_MAX, async || node.command(&["CLUSTER", "REPLICATE", primary]).await).await?;
         }
         Ok(())
     }
 
     async fn whole(&self) -> Result<(), KitError> {
         for node in &self.nodes {
-            let not = |what: &str| {
-                Err(KitError::new(format!(
-                    "the cluster node {}: {what}",
-                    node.address()
-                )))
-            };
+            let not = |what: &str| Err(KitError::new(format!("the cluster node {}: {what}", node.address())));
             let info = node.command(&["CLUSTER", "INFO"]).await?;
             let state = info.field("cluster_state").unwrap_or_default();
             if state != "ok" {
@@ -142,10 +131,7 @@ impl RedisCluster {
                 return not("does not know all servers yet");
             }
             let replication = node.command(&["INFO", "replication"]).await?;
-            if replication
-                .field("master_link_status")
-                .is_some_and(|it| it != "up")
-            {
+            if replication.field("master_link_status").is_some_and(|it| it != "up") {
                 return not("the replica is not linked to its primary yet");
             }
         }
@@ -155,11 +141,7 @@ impl RedisCluster {
 
 /// The port of the server that serves `key`, as `node` sees it.
 async fn node_serving(node: &Redis, key: &str) -> Result<Option<i64>, KitError> {
-    let slot = node
-        .command(&["CLUSTER", "KEYSLOT", key])
-        .await?
-        .int()
-        .unwrap_or_default();
+    let slot = node.command(&["CLUSTER", "KEYSLOT", key]).await?.int().unwrap_or_default();
     let ranges = node.command(&["CLUSTER", "SLOTS"]).await?;
     let holds = |range: &&Value| match range.items() {
         [first, last, ..] => first.int() <= Some(slot) && Some(slot) <= last.int(),

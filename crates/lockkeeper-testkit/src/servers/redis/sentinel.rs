@@ -53,10 +53,7 @@ impl RedisSentinel {
 
     /// The addresses of the sentinels: `redis://127.0.0.1:12345`.
     pub fn sentinel_urls(&self) -> Vec<String> {
-        self.sentinels
-            .iter()
-            .map(|it| format!("redis://{}", it.address()))
-            .collect()
+        self.sentinels.iter().map(|it| format!("redis://{}", it.address())).collect()
     }
 
     /// The primary, as the majority of the sentinels that answer sees it and as it sees itself.
@@ -69,10 +66,7 @@ impl RedisSentinel {
     pub async fn primary(&self) -> Result<&Redis, KitError> {
         let mut votes = Vec::new();
         for sentinel in &self.sentinels {
-            if let Ok(answer) = sentinel
-                .command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME])
-                .await
-            {
+            if let Ok(answer) = sentinel.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).await {
                 votes.extend(answer.items().get(1).and_then(Value::int));
             }
         }
@@ -105,11 +99,7 @@ impl RedisSentinel {
 
     async fn settled(&self) -> Result<(), KitError> {
         for sentinel in &self.sentinels {
-            let seen = sentinel
-                .command(&["INFO", "sentinel"])
-                .await?
-                .field("master0")
-                .unwrap_or_default();
+            let seen = sentinel.command(&["INFO", "sentinel"]).await?.field("master0").unwrap_or_default();
             if !seen.contains("status=ok") || !seen.ends_with("slaves=2,sentinels=3") {
                 return Err(KitError::new(format!("a sentinel sees only: {seen}")));
             }
@@ -131,9 +121,7 @@ async fn start_nodes(options: &RedisOptions) -> Result<Vec<Redis>, KitError> {
     eventually(SETTLE_MAX, async || {
         let seen = nodes[0].command(&["INFO", "replication"]).await?;
         let online = seen.text().matches("state=online").count();
-        (online == 2)
-            .then_some(())
-            .ok_or_else(|| KitError::new(format!("{online} of 2 replicas are online")))
+        (online == 2).then_some(()).ok_or_else(|| KitError::new(format!("{online} of 2 replicas are online")))
     })
     .await?;
     Ok(nodes)
