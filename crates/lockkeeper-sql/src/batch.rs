@@ -45,13 +45,9 @@ pub(crate) async fn renew<S: RenewAll>(store: &Arc<S>, due: Due) -> Result<Renew
         // A task of its own: whoever asked first may go away while the others wait.
         tokio::spawn(send(store.clone()));
     }
-    answer.await.unwrap_or_else(|_| {
-        Err(Fault::transient(
-            "sql",
-            "renewing the lock",
-            "the runtime is shutting down",
-        ))
-    })
+    answer
+        .await
+        .unwrap_or_else(|_| Err(Fault::transient("sql", "renewing the lock", "the runtime is shutting down")))
 }
 
 async fn send<S: RenewAll>(store: Arc<S>) {
@@ -63,14 +59,9 @@ async fn send<S: RenewAll>(store: Arc<S>) {
         match store.renew_all(&dues).await {
             Ok(renewals) => {
                 // Whoever went away does not need the answer.
-                replies
-                    .into_iter()
-                    .zip(renewals)
-                    .for_each(|(reply, it)| drop(reply.send(Ok(it))));
+                replies.into_iter().zip(renewals).for_each(|(reply, it)| drop(reply.send(Ok(it))));
             }
-            Err(fault) => replies
-                .into_iter()
-                .for_each(|reply| drop(reply.send(Err(fault.clone())))),
+            Err(fault) => replies.into_iter().for_each(|reply| drop(reply.send(Err(fault.clone())))),
         }
     }
     // `take` found nobody and said so under its lock; somebody else may be sending by now.

@@ -9,10 +9,5 @@ pub(crate) fn finding(
     consequence: &str,
     remedy: &str,
 ) -> Finding {
-    Finding {
-        severity,
-        what: what.into(),
-        consequence: consequence.to_owned(),
-        remedy: remedy.to_owned(),
-    }
+    Finding { severity, what: what.into(), consequence: consequence.to_owned(), remedy: remedy.to_owned() }
 }

@@ -18,18 +18,10 @@ pub(crate) fn gather(entries: Vec<Entry>) -> Vec<LockInfo> {
         if infos.last().is_none_or(|it| it.key.as_str() != entry.name) {
             // What is no key was written by somebody else.
             let Ok(key) = Key::new(&entry.name) else { continue };
-            infos.push(LockInfo {
-                key,
-                holders: Vec::new(),
-                waiters: Vec::new(),
-            });
+            infos.push(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
         }
         if let Some(info) = infos.last_mut() {
-            let side = if entry.held {
-                &mut info.holders
-            } else {
-                &mut info.waiters
-            };
+            let side = if entry.held { &mut info.holders } else { &mut info.waiters };
             side.push(entry.occupant);
         }
     }

@@ -17,11 +17,7 @@ pub(crate) const KEYS: &str = "answer_within, clean_every, create";
 
 impl Default for Common {
     fn default() -> Self {
-        Common {
-            answer_within: Duration::from_secs(10),
-            clean_every: Duration::from_secs(60),
-            create: true,
-        }
+        Common { answer_within: Duration::from_secs(10), clean_every: Duration::from_mins(1), create: true }
     }
 }
 
@@ -72,18 +68,14 @@ pub(crate) fn split_query(
 fn span(key: &str, value: &str) -> Result<Duration, Error> {
     let parsed = humantime::parse_duration(value);
     parsed.ok().filter(|it| !it.is_zero()).ok_or_else(|| {
-        Error::invalid(format!(
-            "`{key}` cannot be {value:?}; write a span such as `30s` or `500ms`"
-        ))
+        Error::invalid(format!("`{key}` cannot be {value:?}; write a span such as `30s` or `500ms`"))
     })
 }
 
 /// Whether this may stand in SQL as a name without quotes.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let mut chars = name.chars();
-    let starts_well = chars
-        .next()
-        .is_some_and(|it| it.is_ascii_lowercase() || it == '_');
+    let starts_well = chars.next().is_some_and(|it| it.is_ascii_lowercase() || it == '_');
     starts_well
         && name.len() <= 48
         && chars.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
@@ -96,19 +88,15 @@ mod tests {
     #[test]
     fn our_keys_are_taken_and_the_drivers_stay() {
         let mut common = Common::default();
-        let rest = split_query(
-            "x://h/d?answer_within=5s&sslmode=disable&create=no",
-            |key, value| common.set(key, value),
-        );
+        let rest = split_query("x://h/d?answer_within=5s&sslmode=disable&create=no", |key, value| {
+            common.set(key, value)
+        });
         assert_eq!(rest.unwrap(), "x://h/d?sslmode=disable");
         assert_eq!(common.answer_within, Duration::from_secs(5));
         assert!(!common.create);
         assert!(common.set("create", "perhaps").is_err());
         assert!(common.set("clean_every", "0s").is_err());
-        assert_eq!(
-            split_query("x://h/d?create=no", |_, _| Ok(true)).unwrap(),
-            "x://h/d"
-        );
+        assert_eq!(split_query("x://h/d?create=no", |_, _| Ok(true)).unwrap(), "x://h/d");
     }
 
     #[test]

@@ -22,11 +22,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) const fn new() -> Self {
-        Pace {
-            stood: None,
-            held_for: None,
-            last: PAUSE_MIN,
-        }
+        Pace { stood: None, held_for: None, last: PAUSE_MIN }
     }
 
     /// We looked at `now` and `waiting_before` stand between us and the lock. How long to pause, at most `most`.
@@ -44,9 +40,7 @@ impl Pace {
         self.stood = Some((waiting_before, since));
         // A holder that outstays the usual time is asked after less and less often.
         let span = self.held_for.unwrap_or_default().max(now - since);
-        let behind = u32::try_from(waiting_before.max(0))
-            .unwrap_or(u32::MAX)
-            .saturating_add(1);
+        let behind = u32::try_from(waiting_before.max(0)).unwrap_or(u32::MAX).saturating_add(1);
         let pause = (span / 8).clamp(PAUSE_MIN, PAUSE_MAX).saturating_mul(behind);
         self.last = pause.min(most).max(PAUSE_MIN);
         self.last
@@ -85,10 +79,6 @@ mod tests {
         assert_eq!(pace.pause(at(0), 4, ms(10_000)), ms(5));
         assert_eq!(pace.pause(at(800), 3, ms(10_000)), ms(400));
         assert_eq!(pace.pause(at(801), 3, ms(10_000)), ms(400));
-        assert_eq!(
-            pace.pause(at(801), 3, ms(333)),
-            ms(333),
-            "never longer than allowed"
-        );
+        assert_eq!(pace.pause(at(801), 3, ms(333)), ms(333), "never longer than allowed");
     }
 }

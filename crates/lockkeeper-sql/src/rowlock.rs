@@ -62,11 +62,7 @@ pub struct Attempts {
 impl Attempts {
     /// No attempt made yet.
     pub fn new(retry: Retry) -> Self {
-        Attempts {
-            retry,
-            lost: 0,
-            clock: Clock::boot(),
-        }
+        Attempts { retry, lost: 0, clock: Clock::boot() }
     }
 
     /// How many attempts lost so far.
@@ -140,15 +136,11 @@ impl Column {
         let good = |it: &str| it.split('.').count() <= 2 && it.split('.').all(is_plain);
         for name in [key, amount] {
             if !is_plain(name) {
-                return Err(RowError::BadName {
-                    name: name.to_owned(),
-                });
+                return Err(RowError::BadName { name: name.to_owned() });
             }
         }
         if !good(table) {
-            return Err(RowError::BadName {
-                name: table.to_owned(),
-            });
+            return Err(RowError::BadName { name: table.to_owned() });
         }
         let (table, key, amount) = (table.to_owned(), key.to_owned(), amount.to_owned());
         Ok(Column { table, key, amount })
@@ -156,11 +148,7 @@ impl Column {
 
     /// `UPDATE … SET amount = amount - count WHERE key = key AND amount >= count`, with these placeholders.
     pub(crate) fn take_sql(&self, count: &str, key: &str) -> String {
-        let Column {
-            table,
-            key: key_column,
-            amount,
-        } = self;
+        let Column { table, key: key_column, amount } = self;
         format!(
             "UPDATE {table} SET {amount} = {amount} - {count} WHERE {key_column} = {key} AND {amount} >= {count}"
         )
@@ -175,10 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn losing_is_counted_and_bounded() {
-        let mut attempts = Attempts::new(Retry {
-            attempts_max: 3,
-            ..Retry::default()
-        });
+        let mut attempts = Attempts::new(Retry { attempts_max: 3, ..Retry::default() });
         assert_eq!(attempts.lost().await, Ok(()));
         assert_eq!(attempts.lost().await, Ok(()));
         assert_eq!(attempts.retries(), 2);
@@ -190,16 +175,10 @@ mod tests {
         let column = Column::new::<Never>("shop.stock", "id", "left_over").unwrap();
         let sql = "UPDATE shop.stock SET left_over = left_over - $1 WHERE id = $2 AND left_over >= $1";
         assert_eq!(column.take_sql("$1", "$2"), sql);
-        for (table, key, amount) in [
-            ("a;b", "id", "n"),
-            ("a", "i d", "n"),
-            ("a", "id", "N"),
-            ("a.b.c", "id", "n"),
-        ] {
-            assert!(matches!(
-                Column::new::<Never>(table, key, amount),
-                Err(RowError::BadName { .. })
-            ));
+        for (table, key, amount) in
+            [("a;b", "id", "n"), ("a", "i d", "n"), ("a", "id", "N"), ("a.b.c", "id", "n")]
+        {
+            assert!(matches!(Column::new::<Never>(table, key, amount), Err(RowError::BadName { .. })));
         }
     }
 }

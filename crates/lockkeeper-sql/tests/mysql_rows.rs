@@ -42,9 +42,7 @@ async fn stock(server: &MariaDb, table: &str) -> Conn {
 }
 
 async fn amount(conn: &mut Conn, table: &str) -> i64 {
-    let amount = conn
-        .query_first(format!("SELECT amount FROM {table} WHERE id = 7"))
-        .await;
+    let amount = conn.query_first(format!("SELECT amount FROM {table} WHERE id = 7")).await;
     amount.unwrap().unwrap()
 }
 
@@ -84,10 +82,7 @@ async fn sixty_four_buyers_compare_and_set_a_version() {
     let server = server().await;
     let mut owner = stock(&server, "stock_versioned").await;
     let (sold, retries) = sell(&server, |mut conn| async move {
-        let mut attempts = Attempts::new(Retry {
-            attempts_max: 1000,
-            ..Retry::default()
-        });
+        let mut attempts = Attempts::new(Retry { attempts_max: 1000, ..Retry::default() });
         loop {
             let read = "SELECT amount, version FROM stock_versioned WHERE id = 7";
             let row: Option<(i64, i64)> = conn.query_first(read).await.unwrap();
@@ -106,10 +101,7 @@ async fn sixty_four_buyers_compare_and_set_a_version() {
     })
     .await;
     assert_eq!((sold, amount(&mut owner, "stock_versioned").await), (STOCK, 0));
-    let version: Option<i64> = owner
-        .query_first("SELECT version FROM stock_versioned")
-        .await
-        .unwrap();
+    let version: Option<i64> = owner.query_first("SELECT version FROM stock_versioned").await.unwrap();
     assert_eq!(version, Some(STOCK), "every sale has its version");
     println!("{sold} sales took {retries} retries");
 }
@@ -119,15 +111,14 @@ async fn sixty_four_buyers_wait_for_the_row() {
     let server = server().await;
     let mut owner = stock(&server, "stock_locked").await;
     let (sold, _) = sell(&server, |mut conn| async move {
-        let bought = rowlock::section(&mut conn, Duration::from_secs(60), async |tx| {
+        let bought = rowlock::section(&mut conn, Duration::from_mins(1), async |tx| {
             let read = "SELECT amount FROM stock_locked WHERE id = 7 FOR UPDATE";
             let amount: Option<i64> = tx.query_first(read).await?;
             let amount = amount.unwrap();
             if amount == 0 {
                 return Ok(false);
             }
-            tx.exec_drop("UPDATE stock_locked SET amount = ? WHERE id = 7", (amount - 1,))
-                .await?;
+            tx.exec_drop("UPDATE stock_locked SET amount = ? WHERE id = 7", (amount - 1,)).await?;
             Ok(true)
         });
         (bought.await.unwrap(), 0)
@@ -142,10 +133,7 @@ async fn a_row_that_others_keep_is_given_up_in_time_and_nothing_is_changed() {
     let mut owner = stock(&server, "stock_kept").await;
     let mut late = conn(&server).await;
     let mut keeping = owner.start_transaction(TxOpts::new()).await.unwrap();
-    keeping
-        .query_drop("UPDATE stock_kept SET amount = 1")
-        .await
-        .unwrap();
+    keeping.query_drop("UPDATE stock_kept SET amount = 1").await.unwrap();
     let kept = rowlock::section(&mut late, Duration::from_millis(50), async |tx| {
         tx.query_drop("UPDATE stock_kept SET amount = 2").await
     });
@@ -189,10 +177,7 @@ async fn a_stale_fence_is_refused_and_a_read_raises_it() {
     reading.commit().await.unwrap();
     let mut tx = old.start_transaction(TxOpts::new()).await.unwrap();
     let refused = MysqlFences.check(&mut tx, &key, at(10)).await.unwrap_err();
-    assert!(
-        matches!(refused, FencedError::Stale { seen, .. } if seen == at(11)),
-        "{refused}"
-    );
+    assert!(matches!(refused, FencedError::Stale { seen, .. } if seen == at(11)), "{refused}");
     tx.rollback().await.unwrap();
     let mut tx = old.start_transaction(TxOpts::new()).await.unwrap();
     let refused = MysqlFences.check(&mut tx, &key, at(u64::MAX)).await.unwrap_err();

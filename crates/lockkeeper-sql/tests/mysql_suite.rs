@@ -29,7 +29,4 @@ impl Harness for OnMariaDb {
     }
 }
 
-lockkeeper_testkit::suite!(
-    mariadb,
-    OnMariaDb(SERVER.get(MariaDb::start(MariaDbOptions::default())).await)
-);
+lockkeeper_testkit::suite!(mariadb, OnMariaDb(SERVER.get(MariaDb::start(MariaDbOptions::default())).await));

@@ -22,9 +22,7 @@ const STOCK: i64 = 40;
 static SERVER: Shared<servers::Postgres> = Shared::new();
 
 async fn server() -> Arc<servers::Postgres> {
-    SERVER
-        .get(servers::Postgres::start(servers::PostgresOptions::default()))
-        .await
+    SERVER.get(servers::Postgres::start(servers::PostgresOptions::default())).await
 }
 
 async fn client(server: &servers::Postgres) -> Client {
@@ -45,9 +43,7 @@ async fn stock(server: &servers::Postgres, table: &str) -> Client {
 }
 
 async fn amount(client: &Client, table: &str) -> i64 {
-    let row = client
-        .query_one(&format!("SELECT amount FROM {table} WHERE id = 7"), &[])
-        .await;
+    let row = client.query_one(&format!("SELECT amount FROM {table} WHERE id = 7"), &[]).await;
     row.unwrap().get(0)
 }
 
@@ -87,10 +83,7 @@ async fn sixty_four_buyers_compare_and_set_a_version() {
     let server = server().await;
     let owner = stock(&server, "stock_versioned").await;
     let (sold, retries) = sell(&server, |client| async move {
-        let mut attempts = Attempts::new(Retry {
-            attempts_max: 1000,
-            ..Retry::default()
-        });
+        let mut attempts = Attempts::new(Retry { attempts_max: 1000, ..Retry::default() });
         loop {
             let read = "SELECT amount, version FROM stock_versioned WHERE id = 7";
             let row = client.query_one(read, &[]).await.unwrap();
@@ -108,10 +101,7 @@ async fn sixty_four_buyers_compare_and_set_a_version() {
     })
     .await;
     assert_eq!((sold, amount(&owner, "stock_versioned").await), (STOCK, 0));
-    let row = owner
-        .query_one("SELECT version FROM stock_versioned", &[])
-        .await
-        .unwrap();
+    let row = owner.query_one("SELECT version FROM stock_versioned", &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), STOCK, "every sale has its version");
     println!("{sold} sales took {retries} retries");
 }
@@ -121,19 +111,13 @@ async fn sixty_four_buyers_wait_for_the_row() {
     let server = server().await;
     let owner = stock(&server, "stock_locked").await;
     let (sold, _) = sell(&server, |mut client| async move {
-        let bought = rowlock::section(&mut client, Duration::from_secs(60), async |tx| {
-            let row = tx
-                .query_one("SELECT amount FROM stock_locked WHERE id = 7 FOR UPDATE", &[])
-                .await?;
+        let bought = rowlock::section(&mut client, Duration::from_mins(1), async |tx| {
+            let row = tx.query_one("SELECT amount FROM stock_locked WHERE id = 7 FOR UPDATE", &[]).await?;
             let amount: i64 = row.get(0);
             if amount == 0 {
                 return Ok(false);
             }
-            tx.execute(
-                "UPDATE stock_locked SET amount = $1 WHERE id = 7",
-                &[&(amount - 1)],
-            )
-            .await?;
+            tx.execute("UPDATE stock_locked SET amount = $1 WHERE id = 7", &[&(amount - 1)]).await?;
             Ok(true)
         });
         (bought.await.unwrap(), 0)
@@ -148,14 +132,9 @@ async fn a_row_that_others_keep_is_given_up_in_time_and_nothing_is_changed() {
     let mut owner = stock(&server, "stock_kept").await;
     let mut late = client(&server).await;
     let keeping = owner.transaction().await.unwrap();
-    keeping
-        .execute("UPDATE stock_kept SET amount = 1", &[])
-        .await
-        .unwrap();
+    keeping.execute("UPDATE stock_kept SET amount = 1", &[]).await.unwrap();
     let kept = rowlock::section(&mut late, Duration::from_millis(50), async |tx| {
-        tx.execute("UPDATE stock_kept SET amount = 2", &[])
-            .await
-            .map(drop)
+        tx.execute("UPDATE stock_kept SET amount = 2", &[]).await.map(drop)
     });
     assert!(matches!(kept.await, Err(RowError::TimedOut { .. })));
     keeping.rollback().await.unwrap();
@@ -199,10 +178,7 @@ async fn a_stale_fence_is_refused_and_a_read_raises_it() {
     reading.commit().await.unwrap();
     let tx = old.transaction().await.unwrap();
     let refused = fences.check(&tx, &key, at(10)).await.unwrap_err();
-    assert!(
-        matches!(refused, FencedError::Stale { seen, .. } if seen == at(11)),
-        "{refused}"
-    );
+    assert!(matches!(refused, FencedError::Stale { seen, .. } if seen == at(11)), "{refused}");
     tx.rollback().await.unwrap();
     let tx = old.transaction().await.unwrap();
     let refused = fences.check(&tx, &key, at(u64::MAX)).await.unwrap_err();

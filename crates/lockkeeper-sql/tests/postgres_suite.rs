@@ -21,9 +21,7 @@ struct OnPostgres {
 
 impl OnPostgres {
     async fn new(listen: bool) -> Self {
-        let server = SERVER
-            .get(servers::Postgres::start(servers::PostgresOptions::default()))
-            .await;
+        let server = SERVER.get(servers::Postgres::start(servers::PostgresOptions::default())).await;
         OnPostgres { server, listen }
     }
 }
@@ -32,9 +30,7 @@ impl Harness for OnPostgres {
     type Backend = Postgres;
 
     async fn connect(&self) -> Postgres {
-        let options = PostgresOptions::from_url(&self.server.url())
-            .unwrap()
-            .listen(self.listen);
+        let options = PostgresOptions::from_url(&self.server.url()).unwrap().listen(self.listen);
         Postgres::connect(options).await.unwrap()
     }
 

@@ -12,7 +12,7 @@ use crate::retry;
 
 /// For how long a lock's row stays after its last use. Its counter does not need it: that never falls behind
 /// the clock. Longer than any clock is likely to be set back.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_hours(1);
 
 /// Clean as often as the options say, until the store is gone.
 pub(crate) fn start(store: &Arc<Store>) {
@@ -26,11 +26,7 @@ async fn clean(weak: Weak<Store>, every: Duration) {
         // Not all processes of a deployment at the same moment.
         clock.sleep(retry::pause(0, every, every)).await;
         let Some(store) = weak.upgrade() else { return };
-        let sql = format!(
-            "CALL lockkeeper_clean_1({}, {})",
-            micros_up(every),
-            micros_up(IDLE)
-        );
+        let sql = format!("CALL lockkeeper_clean_1({}, {})", micros_up(every), micros_up(IDLE));
         // A fault here is met again by the next verb, which can tell it.
         let _ = store.links.ask(Way::Home, "cleaning", &sql).await;
     }

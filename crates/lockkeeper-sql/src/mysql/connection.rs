@@ -128,9 +128,7 @@ impl Links {
 
     /// Make the tables ready, on first use of the store.
     pub(crate) async fn prepare(&self, doing: &'static str) -> backend::Result<()> {
-        schema::prepare(self, Duration::ZERO)
-            .await
-            .map_err(|it| it.fault(doing))
+        schema::prepare(self, Duration::ZERO).await.map_err(|it| it.fault(doing))
     }
 
     /// Send statements once.
@@ -172,10 +170,7 @@ impl Link {
 
     async fn send(&self, sql: &str) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
-        let request = Request {
-            sql: sql.to_owned(),
-            reply,
-        };
+        let request = Request { sql: sql.to_owned(), reply };
         self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
         answer.await.unwrap_or(Err(Trouble::NoRuntime))
     }
@@ -225,8 +220,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Links {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Links")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        f.debug_struct("Links").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -51,10 +51,7 @@ fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Finding {
 fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if get("log_bin") == "ON" {
-        let semi = [
-            get("rpl_semi_sync_master_enabled"),
-            get("rpl_semi_sync_source_enabled"),
-        ];
+        let semi = [get("rpl_semi_sync_master_enabled"), get("rpl_semi_sync_source_enabled")];
         if semi.contains(&"ON") {
             findings.push(finding(
                 Severity::Fine,

@@ -84,16 +84,8 @@ impl Trouble {
                     mysql_async::Error::Server(it) => format!("{} (error {})", it.message, it.code),
                     other => other.to_string(),
                 };
-                let message = if advice.is_empty() {
-                    said
-                } else {
-                    format!("{advice}: {said}")
-                };
-                Fault {
-                    kind,
-                    ..Fault::transient(NAME, doing, message)
-                }
-                .with_source(error)
+                let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
+                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
             }
         }
     }
@@ -106,18 +98,13 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
         return (Transient, "the server cannot be reached or the connection broke");
     };
     match code {
-        1045 | 1698 | 1251 => (
-            Permanent,
-            "the server does not accept this user and password; correct the URL",
-        ),
-        1049 => (
-            Permanent,
-            "there is no such database; create it or correct the URL",
-        ),
-        1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419 => (
-            Permanent,
-            "this user may not do that; grant it the rights in docs/backends/mysql.md",
-        ),
+        1045 | 1698 | 1251 => {
+            (Permanent, "the server does not accept this user and password; correct the URL")
+        }
+        1049 => (Permanent, "there is no such database; create it or correct the URL"),
+        1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419 => {
+            (Permanent, "this user may not do that; grant it the rights in docs/backends/mysql.md")
+        }
         1146 | 1305 => (
             Permanent,
             "the tables or procedures of Lockkeeper are missing; run the DDL in docs/backends/mysql.md",
@@ -126,18 +113,9 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
             Permanent,
             "the server writes its binary log by statement, which READ COMMITTED forbids; set binlog_format to ROW or MIXED",
         ),
-        1568 => (
-            Permanent,
-            "the session is inside a transaction; no `init_connect` may begin one",
-        ),
-        1021 | 1114 | 1030 => (
-            Transient,
-            "the server's disk or table space is full; free some space",
-        ),
-        1040 | 1203 | 1226 => (
-            Transient,
-            "the server has no connection left; raise max_connections",
-        ),
+        1568 => (Permanent, "the session is inside a transaction; no `init_connect` may begin one"),
+        1021 | 1114 | 1030 => (Transient, "the server's disk or table space is full; free some space"),
+        1040 | 1203 | 1226 => (Transient, "the server has no connection left; raise max_connections"),
         1290 | 1792 | 1836 => (Transient, "the server is read-only, perhaps a replica"),
         1047 => (Transient, "this node of the cluster does not serve at present"),
         1205 | 1213 => (Transient, "other transactions keep getting in between"),

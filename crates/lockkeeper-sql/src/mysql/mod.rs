@@ -62,10 +62,7 @@ impl Mysql {
     pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store = Arc::new(Store {
-            links: Links::new(options, runtime),
-            batch: Batch::default(),
-        });
+        let store = Arc::new(Store { links: Links::new(options, runtime), batch: Batch::default() });
         store.links.prepare("preparing the tables").await?;
         cleaner::start(&store);
         Ok(Mysql(store))
@@ -83,7 +80,7 @@ impl Backend for Mysql {
             reach: Reach::Network,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(50),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 

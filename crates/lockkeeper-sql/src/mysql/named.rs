@@ -45,9 +45,8 @@ pub async fn with_named_lock<T>(
     let (name, seconds) = (name(key), wait.as_secs() + u64::from(0 < wait.subsec_nanos()));
     // A negative time would wait for ever on one server and fail on the other.
     let seconds = seconds.min(1_000_000);
-    let taken: Option<Option<i64>> = conn
-        .query_first(format!("SELECT GET_LOCK('{name}', {seconds})"))
-        .await?;
+    let taken: Option<Option<i64>> =
+        conn.query_first(format!("SELECT GET_LOCK('{name}', {seconds})")).await?;
     if taken.flatten() != Some(1) {
         return Ok(None);
     }
@@ -64,10 +63,7 @@ mod tests {
 
     #[test]
     fn a_name_fits_and_does_not_depend_on_case() {
-        let (one, other) = (
-            name(&Key::new("Order").unwrap()),
-            name(&Key::new("order").unwrap()),
-        );
+        let (one, other) = (name(&Key::new("Order").unwrap()), name(&Key::new("order").unwrap()));
         assert!(one.len() <= 64 && one != other);
         assert_eq!(one, one.to_lowercase());
     }

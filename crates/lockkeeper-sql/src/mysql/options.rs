@@ -40,13 +40,8 @@ impl MysqlOptions {
         }
         // A dead peer must be noticed in seconds, not in the two hours of the system's default.
         let keepalive = opts.tcp_keepalive().unwrap_or(Duration::from_secs(10));
-        let opts = OptsBuilder::from_opts(opts)
-            .tcp_keepalive(Some(keepalive))
-            .prefer_socket(false);
-        Ok(MysqlOptions {
-            opts: opts.into(),
-            common: Common::default(),
-        })
+        let opts = OptsBuilder::from_opts(opts).tcp_keepalive(Some(keepalive)).prefer_socket(false);
+        Ok(MysqlOptions { opts: opts.into(), common: Common::default() })
     }
 
     /// Read a URL: `mysql://user:password@host:port/database?key=value&key=value`.
@@ -57,10 +52,7 @@ impl MysqlOptions {
     /// # Errors
     /// [`Error::Invalid`] if it is no such URL, names no database, or holds an unknown key or value.
     pub fn from_url(url: &str) -> Result<Self, Error> {
-        let Some(rest) = url
-            .strip_prefix("mysql://")
-            .or_else(|| url.strip_prefix("mariadb://"))
-        else {
+        let Some(rest) = url.strip_prefix("mysql://").or_else(|| url.strip_prefix("mariadb://")) else {
             return Err(Error::invalid(
                 "this is no MySQL URL; write `mysql://user:password@host:port/database`",
             ));
@@ -75,10 +67,7 @@ impl MysqlOptions {
                  escape odd characters as %XX, and use the driver's keys or ours: {keys}"
             ))
         })?;
-        Ok(MysqlOptions {
-            common,
-            ..MysqlOptions::new(opts)?
-        })
+        Ok(MysqlOptions { common, ..MysqlOptions::new(opts)? })
     }
 
     /// After how long a silent server counts as unreachable. Usually 10 seconds.
@@ -113,10 +102,7 @@ mod tests {
         let options = MysqlOptions::from_url(url).unwrap();
         assert!(!options.common.create);
         assert_eq!(options.common.answer_within, Duration::from_secs(2));
-        assert_eq!(
-            (options.opts.tcp_port(), options.opts.db_name()),
-            (3307, Some("db"))
-        );
+        assert_eq!((options.opts.tcp_port(), options.opts.db_name()), (3307, Some("db")));
         assert!(!format!("{options:?}").contains("secret"));
     }
 

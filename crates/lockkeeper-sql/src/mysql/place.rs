@@ -88,9 +88,7 @@ impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let links = &self.store.links;
         links.note_ttl(self.claim.ttl);
-        let answer = links
-            .numbers(Way::Home, "taking the lock", &self.turn_sql())
-            .await?;
+        let answer = links.numbers(Way::Home, "taking the lock", &self.turn_sql()).await?;
         let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
             return Err(Fault::permanent(
                 NAME,
@@ -106,8 +104,7 @@ impl Place for MysqlPlace {
                 wanted: wanted != 0,
             }));
         }
-        self.pace
-            .pause(links.clock.now(), ahead_waiting, self.claim.ttl / 3);
+        self.pace.pause(links.clock.now(), ahead_waiting, self.claim.ttl / 3);
         Ok(Turn::Wait {
             recheck: span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN),
             ahead: u64::try_from(ahead).ok(),
@@ -119,10 +116,7 @@ impl Place for MysqlPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let due = Due {
-            lock: self.lock,
-            claim: self.claim.clone(),
-        };
+        let due = Due { lock: self.lock, claim: self.claim.clone() };
         let renewal = batch::renew(&self.store, due).await?;
         if let Renewal::Held { wanted, .. } = renewal {
             self.knows_wanted = wanted;
@@ -133,10 +127,7 @@ impl Place for MysqlPlace {
     async fn leave(&mut self) -> Result<()> {
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
         let sql = format!("CALL lockkeeper_leave_1({lock}, {id})");
-        self.store
-            .links
-            .ask(Way::Home, "giving the lock back", &sql)
-            .await?;
+        self.store.links.ask(Way::Home, "giving the lock back", &sql).await?;
         self.waiting = false;
         Ok(())
     }
@@ -151,13 +142,7 @@ impl RenewAll for Store {
     async fn renew_all(&self, dues: &[Due]) -> Result<Vec<Renewal>> {
         let ours: Vec<String> = dues
             .iter()
-            .map(|it| {
-                format!(
-                    "(`lock` = {} AND id = {})",
-                    bytes(&it.lock),
-                    bytes(it.claim.id.as_bytes())
-                )
-            })
+            .map(|it| format!("(`lock` = {} AND id = {})", bytes(&it.lock), bytes(it.claim.id.as_bytes())))
             .collect();
         let ours = ours.join(" OR ");
         // In one trip. What the second statement finds alive was renewed by the first.

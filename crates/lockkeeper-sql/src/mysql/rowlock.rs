@@ -30,10 +30,7 @@ pub async fn section<T>(
         _ => RowError::Database(error),
     };
     let seconds = wait.as_secs() + u64::from(0 < wait.subsec_nanos());
-    let set = format!(
-        "SET SESSION innodb_lock_wait_timeout = {}",
-        seconds.clamp(1, 1_000_000)
-    );
+    let set = format!("SET SESSION innodb_lock_wait_timeout = {}", seconds.clamp(1, 1_000_000));
     conn.query_drop(set).await.map_err(told)?;
     let mut options = TxOpts::new();
     options.with_isolation_level(IsolationLevel::ReadCommitted);

@@ -67,25 +67,15 @@ async fn create(links: &Links, quiet: Duration) -> Result<()> {
     if found(links).await? {
         return Ok(());
     }
-    let now = number(
-        links,
-        "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
-    )
-    .await?;
-    let quiet_until = if quiet.is_zero() {
-        0
-    } else {
-        now.saturating_add(micros_up(quiet))
-    };
+    let now = number(links, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").await?;
+    let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
     for statement in statements(&text(quiet_until)) {
         links.send(Way::Home, &statement).await?;
     }
     if found(links).await? {
         return Ok(());
     }
-    Err(Trouble::Refused(
-        "the tables were created and are not there; may this user see them?".into(),
-    ))
+    Err(Trouble::Refused("the tables were created and are not there; may this user see them?".into()))
 }
 
 /// Whether everything is there. Refuses if it is of another version.
@@ -112,11 +102,7 @@ async fn found(links: &Links) -> Result<bool> {
 
 async fn number(links: &Links, sql: &str) -> Result<i64> {
     let answer = links.send(Way::Home, sql).await?;
-    let number = answer
-        .into_iter()
-        .flatten()
-        .next()
-        .and_then(|it| it.get_opt(0)?.ok());
+    let number = answer.into_iter().flatten().next().and_then(|it| it.get_opt(0)?.ok());
     number.ok_or_else(|| Trouble::Refused("the server gave another answer than expected".into()))
 }
 

@@ -20,11 +20,7 @@ impl MysqlPlace {
             // There is nothing left to hear but that it is lost, which the renewals tell.
             return std::future::pending().await;
         }
-        let mut pause = if self.waiting {
-            self.pace.last()
-        } else {
-            PAUSE_HOLDING
-        };
+        let mut pause = if self.waiting { self.pace.last() } else { PAUSE_HOLDING };
         loop {
             clock.sleep(pause).await;
             match self.look().await {
@@ -52,9 +48,7 @@ impl MysqlPlace {
         };
         match (self.waiting, state) {
             (true, 0) if 0 < *expiry => {
-                let pause = self
-                    .pace
-                    .pause(self.store.links.clock.now(), *waiting_before, most);
+                let pause = self.pace.pause(self.store.links.clock.now(), *waiting_before, most);
                 Some(pause.min(span(*expiry)).max(RECHECK_MIN))
             }
             (false, 1) if *waiting_behind == 0 => Some(PAUSE_HOLDING.max(self.claim.ttl / 10)),

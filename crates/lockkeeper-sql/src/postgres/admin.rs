@@ -25,9 +25,7 @@ impl Inspect for Postgres {
              CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
              WHERE starts_with(l.name, $1) AND c.expires > n.now ORDER BY l.name COLLATE \"C\", c.seq"
         );
-        store
-            .lines("listing the locks", &sql, &[(&prefix, Type::TEXT)])
-            .await
+        store.lines("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
@@ -38,9 +36,7 @@ impl Inspect for Postgres {
              CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
              WHERE l.lock = $1 AND c.expires > n.now ORDER BY c.seq"
         );
-        let infos = store
-            .lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)])
-            .await?;
+        let infos = store.lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)]).await?;
         Ok(infos.into_iter().next())
     }
 
@@ -50,10 +46,7 @@ impl Inspect for Postgres {
             "SELECT $2::text, {schema}.lockkeeper_now_1(), {COLUMNS} FROM {schema}.lockkeeper_break_1($1) AS c"
         );
         let lock = hash(key);
-        let params = [
-            (&lock.as_slice() as _, Type::BYTEA),
-            (&key.as_str() as _, Type::TEXT),
-        ];
+        let params = [(&lock.as_slice() as _, Type::BYTEA), (&key.as_str() as _, Type::TEXT)];
         let infos = store.lines("breaking the lock", &sql, &params).await?;
         Ok(infos.into_iter().flat_map(|it| it.holders).collect())
     }

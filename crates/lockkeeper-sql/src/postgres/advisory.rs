@@ -29,9 +29,7 @@ fn number(key: &Key) -> i64 {
 /// The driver's.
 pub async fn lock(transaction: &Transaction<'_>, key: &Key) -> Result<(), Error> {
     let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] = [(&number(key), Type::INT8)];
-    transaction
-        .query_typed("SELECT pg_advisory_xact_lock($1)", &params)
-        .await?;
+    transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &params).await?;
     Ok(())
 }
 
@@ -44,8 +42,6 @@ pub async fn lock(transaction: &Transaction<'_>, key: &Key) -> Result<(), Error>
 /// The driver's.
 pub async fn try_lock(transaction: &Transaction<'_>, key: &Key) -> Result<bool, Error> {
     let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] = [(&number(key), Type::INT8)];
-    let row = transaction
-        .query_typed_one("SELECT pg_try_advisory_xact_lock($1)", &params)
-        .await?;
+    let row = transaction.query_typed_one("SELECT pg_try_advisory_xact_lock($1)", &params).await?;
     row.try_get(0)
 }

@@ -13,7 +13,7 @@ use crate::retry;
 
 /// For how long a lock's row stays after its last use. Its counter does not need it: that never falls behind
 /// the clock. Longer than any clock is likely to be set back.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_hours(1);
 
 /// Clean as often as the options say, until the store is gone.
 pub(crate) fn start(store: &Arc<Store>) {
@@ -40,10 +40,7 @@ impl Store {
         idle: Duration,
     ) -> lockkeeper_core::backend::Result<Vec<i64>> {
         let sql = format!("SELECT {}.lockkeeper_clean_1($1, $2)", self.links.options.schema);
-        let params = [
-            (&micros_up(every) as _, Type::INT8),
-            (&micros_up(idle) as _, Type::INT8),
-        ];
+        let params = [(&micros_up(every) as _, Type::INT8), (&micros_up(idle) as _, Type::INT8)];
         self.links.numbers(Way::Home, "cleaning", &sql, &params).await
     }
 }

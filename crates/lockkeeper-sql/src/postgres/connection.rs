@@ -102,9 +102,7 @@ impl Links {
         sql: &str,
         params: &[Param<'_>],
     ) -> backend::Result<Vec<Row>> {
-        self.try_rows(way, sql, params)
-            .await
-            .map_err(|it| it.fault(doing))
+        self.try_rows(way, sql, params).await.map_err(|it| it.fault(doing))
     }
 
     /// Send a statement until it is answered or there is no more sense in it.
@@ -129,8 +127,7 @@ impl Links {
                 Cure::Recreate if !recreated && self.options.common.create => {
                     recreated = true;
                     let quiet = *locked(&self.ttl_max);
-                    self.in_time(schema::prepare(&session.client, &self.options, quiet))
-                        .await?;
+                    self.in_time(schema::prepare(&session.client, &self.options, quiet)).await?;
                 }
                 _ => {
                     if matches!(trouble, Trouble::Silent) {
@@ -148,8 +145,7 @@ impl Links {
     pub(crate) async fn prepare(&self, doing: &'static str) -> backend::Result<()> {
         let prepare = async {
             let (_, session) = self.session(Way::Home).await?;
-            self.in_time(schema::prepare(&session.client, &self.options, Duration::ZERO))
-                .await
+            self.in_time(schema::prepare(&session.client, &self.options, Duration::ZERO)).await
         };
         prepare.await.map_err(|it| it.fault(doing))
     }
@@ -203,17 +199,11 @@ impl Links {
 
 impl Link {
     fn new(runtime: Handle) -> Self {
-        Link {
-            runtime,
-            session: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-        }
+        Link { runtime, session: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     fn is_open(&self) -> bool {
-        locked(&self.session)
-            .as_ref()
-            .is_some_and(|it| !it.client.is_closed())
+        locked(&self.session).as_ref().is_some_and(|it| !it.client.is_closed())
     }
 
     fn open_session(&self) -> Option<Arc<Session>> {
@@ -256,8 +246,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Links {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Links")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        f.debug_struct("Links").field("options", &self.options).finish_non_exhaustive()
     }
 }

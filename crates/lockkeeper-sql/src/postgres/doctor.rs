@@ -121,12 +121,7 @@ async fn listening(store: &Store) -> Finding {
     }
     let heard = super::wake::hello(store).await;
     if heard {
-        return finding(
-            Severity::Fine,
-            "messages arrive",
-            "whoever waits is called",
-            "nothing to do",
-        );
+        return finding(Severity::Fine, "messages arrive", "whoever waits is called", "nothing to do");
     }
     finding(
         Severity::Warning,

@@ -44,11 +44,7 @@ impl Trouble {
             return Cure::None;
         };
         let Some(code) = error.code() else {
-            return if error.is_closed() || is_io(error) {
-                Cure::Reconnect
-            } else {
-                Cure::None
-            };
+            return if error.is_closed() || is_io(error) { Cure::Reconnect } else { Cure::None };
         };
         match *code {
             SqlState::T_R_DEADLOCK_DETECTED
@@ -84,16 +80,8 @@ impl Trouble {
                     Some(it) => format!("{} (SQLSTATE {})", it.message(), it.code().code()),
                     None => spelt_out(&error),
                 };
-                let message = if advice.is_empty() {
-                    said
-                } else {
-                    format!("{advice}: {said}")
-                };
-                Fault {
-                    kind,
-                    ..Fault::transient(NAME, doing, message)
-                }
-                .with_source(error)
+                let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
+                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
             }
         }
     }
@@ -124,31 +112,26 @@ fn advice(code: Option<&SqlState>) -> (FaultKind, &'static str) {
         return (Transient, "the server cannot be reached or the connection broke");
     };
     match *code {
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
-            Permanent,
-            "the server does not accept this user and password; correct the URL",
-        ),
-        SqlState::INVALID_CATALOG_NAME => (
-            Permanent,
-            "there is no such database; create it or correct the URL",
-        ),
-        SqlState::INSUFFICIENT_PRIVILEGE => (
-            Permanent,
-            "this user may not do that; grant it the rights in docs/backends/postgres.md",
-        ),
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            (Permanent, "the server does not accept this user and password; correct the URL")
+        }
+        SqlState::INVALID_CATALOG_NAME => {
+            (Permanent, "there is no such database; create it or correct the URL")
+        }
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            (Permanent, "this user may not do that; grant it the rights in docs/backends/postgres.md")
+        }
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => (
             Permanent,
             "the tables or functions of Lockkeeper are missing; run the DDL in docs/backends/postgres.md",
         ),
         SqlState::DISK_FULL => (Transient, "the server's disk is full; free some space"),
-        SqlState::TOO_MANY_CONNECTIONS => (
-            Transient,
-            "the server has no connection left; raise max_connections",
-        ),
-        SqlState::QUERY_CANCELED => (
-            Transient,
-            "the server cancelled the statement; is `statement_timeout` very short?",
-        ),
+        SqlState::TOO_MANY_CONNECTIONS => {
+            (Transient, "the server has no connection left; raise max_connections")
+        }
+        SqlState::QUERY_CANCELED => {
+            (Transient, "the server cancelled the statement; is `statement_timeout` very short?")
+        }
         SqlState::READ_ONLY_SQL_TRANSACTION => (Transient, "the server is read-only, perhaps a standby"),
         _ => match code.code().get(..2) {
             // Syntax, data and internal errors: asking again gives the same answer.

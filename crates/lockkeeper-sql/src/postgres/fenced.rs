@@ -25,9 +25,7 @@ impl PostgresFences {
                 "the schema cannot be {schema:?}; use small letters, digits and `_`, at most 48"
             )));
         }
-        Ok(PostgresFences {
-            schema: schema.to_owned(),
-        })
+        Ok(PostgresFences { schema: schema.to_owned() })
     }
 
     /// The statement that makes the table. Safe to run again.
@@ -72,15 +70,9 @@ impl PostgresFences {
             "INSERT INTO {schema}.lockkeeper_fence AS f VALUES ($1, $2, $3) \
              ON CONFLICT (resource) DO UPDATE SET fence = greatest(f.fence, $3) RETURNING fence"
         );
-        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] = [
-            (&lock.as_slice(), Type::BYTEA),
-            (&resource.as_str(), Type::TEXT),
-            (&number, Type::INT8),
-        ];
-        let row = transaction
-            .query_typed_one(&sql, &params)
-            .await
-            .map_err(FencedError::Database)?;
+        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+            [(&lock.as_slice(), Type::BYTEA), (&resource.as_str(), Type::TEXT), (&number, Type::INT8)];
+        let row = transaction.query_typed_one(&sql, &params).await.map_err(FencedError::Database)?;
         let seen: i64 = row.try_get(0).map_err(FencedError::Database)?;
         if number < seen {
             return Err(FencedError::Stale {

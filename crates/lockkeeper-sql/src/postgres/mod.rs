@@ -113,7 +113,7 @@ impl Backend for Postgres {
             reach: Reach::Network,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(50),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 

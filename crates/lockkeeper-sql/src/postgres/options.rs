@@ -50,12 +50,7 @@ impl PostgresOptions {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(20));
         }
-        PostgresOptions {
-            config,
-            schema: "lockkeeper".to_owned(),
-            listen: true,
-            common: Common::default(),
-        }
+        PostgresOptions { config, schema: "lockkeeper".to_owned(), listen: true, common: Common::default() }
     }
 
     /// Read a URL: `postgres://user:password@host:port/database?key=value&key=value`.
@@ -89,11 +84,7 @@ impl PostgresOptions {
                  escape odd characters as %XX, and use the driver's keys or ours: schema, listen, {keys}"
             ))
         })?;
-        let options = PostgresOptions {
-            listen,
-            common,
-            ..PostgresOptions::new(config)
-        };
+        let options = PostgresOptions { listen, common, ..PostgresOptions::new(config) };
         schema.map_or(Ok(options.clone()), |it| options.schema(&it))
     }
 
@@ -145,9 +136,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool, Error> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(Error::invalid(format!(
-            "`{key}` cannot be {value:?}; it is `yes` or `no`"
-        ))),
+        _ => Err(Error::invalid(format!("`{key}` cannot be {value:?}; it is `yes` or `no`"))),
     }
 }
 

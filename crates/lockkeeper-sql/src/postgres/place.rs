@@ -77,17 +77,11 @@ impl PostgresPlace {
             (&self.lock.as_slice() as _, Type::BYTEA),
             (&self.claim.id.as_bytes().as_slice() as _, Type::BYTEA),
         ];
-        let seen = self
-            .store
-            .links
-            .numbers(Way::Home, "looking", &self.store.sql.look, &params)
-            .await;
+        let seen = self.store.links.numbers(Way::Home, "looking", &self.store.sql.look, &params).await;
         match seen.as_deref() {
             // Still waiting behind somebody alive.
             Ok([0, waiting_before, expiry]) if 0 < *expiry => {
-                let pause = self
-                    .pace
-                    .pause(self.store.links.clock.now(), *waiting_before, most);
+                let pause = self.pace.pause(self.store.links.clock.now(), *waiting_before, most);
                 Err(pause.min(span(*expiry)).max(RECHECK_MIN))
             }
             Ok(_) => Ok(()),
@@ -151,10 +145,7 @@ impl Place for PostgresPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let due = Due {
-            lock: self.lock,
-            claim: self.claim.clone(),
-        };
+        let due = Due { lock: self.lock, claim: self.claim.clone() };
         batch::renew(&self.store, due).await
     }
 
@@ -164,10 +155,7 @@ impl Place for PostgresPlace {
             (&self.claim.id.as_bytes().as_slice() as _, Type::BYTEA),
         ];
         let sql = &self.store.sql.leave;
-        self.store
-            .links
-            .numbers(Way::Home, "giving the lock back", sql, &params)
-            .await?;
+        self.store.links.numbers(Way::Home, "giving the lock back", sql, &params).await?;
         self.waiting = false;
         Ok(())
     }
@@ -196,16 +184,10 @@ impl RenewAll for Store {
             (&ids as _, Type::BYTEA_ARRAY),
             (&ttls as _, Type::INT8_ARRAY),
         ];
-        let answers = self
-            .links
-            .numbers(Way::Here, "renewing the lock", &self.sql.renew, &params)
-            .await?;
+        let answers = self.links.numbers(Way::Here, "renewing the lock", &self.sql.renew, &params).await?;
         let renewals = dues.iter().zip(answers).map(|(due, answer)| match answer {
             0 => Renewal::Lost,
-            it => Renewal::Held {
-                valid_for: due.claim.ttl,
-                wanted: it == 2,
-            },
+            it => Renewal::Held { valid_for: due.claim.ttl, wanted: it == 2 },
         });
         Ok(renewals.collect())
     }

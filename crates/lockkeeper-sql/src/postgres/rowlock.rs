@@ -31,10 +31,7 @@ pub async fn section<T>(
     let transaction = client.transaction().await.map_err(told)?;
     // Zero would mean without end.
     let millis = wait.as_millis().clamp(1, 2_000_000_000);
-    transaction
-        .batch_execute(&format!("SET LOCAL lock_timeout = {millis}"))
-        .await
-        .map_err(told)?;
+    transaction.batch_execute(&format!("SET LOCAL lock_timeout = {millis}")).await.map_err(told)?;
     let value = work(&transaction).await.map_err(told)?;
     transaction.commit().await.map_err(told)?;
     Ok(value)
@@ -53,8 +50,6 @@ pub async fn take(
     key: &(dyn ToSql + Sync),
     count: i64,
 ) -> Result<bool, tokio_postgres::Error> {
-    let taken = client
-        .execute(&column.take_sql("$1", "$2"), &[&count, key])
-        .await?;
+    let taken = client.execute(&column.take_sql("$1", "$2"), &[&count, key]).await?;
     Ok(taken == 1)
 }

@@ -23,9 +23,7 @@ pub fn ddl(schema: &str) -> String {
 }
 
 fn statements(schema: &str, quiet_until: i64) -> String {
-    include_str!("schema.sql")
-        .replace("@SCHEMA@", schema)
-        .replace("@QUIET@", &quiet_until.to_string())
+    include_str!("schema.sql").replace("@SCHEMA@", schema).replace("@QUIET@", &quiet_until.to_string())
 }
 
 /// Find the tables, or make them. `quiet` is how long a table that is made anew must grant nothing, because
@@ -43,17 +41,10 @@ pub(crate) async fn prepare(client: &Client, options: &PostgresOptions, quiet: D
         )));
     }
     let row = client
-        .query_typed_one(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-            &[],
-        )
+        .query_typed_one("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", &[])
         .await?;
     let now: i64 = row.try_get(0)?;
-    let quiet_until = if quiet.is_zero() {
-        0
-    } else {
-        now.saturating_add(micros_up(quiet))
-    };
+    let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
     // One message, one transaction: all or nothing. Whoever comes second finds everything there and changes
     // nothing but the text of the functions, which is the same.
     let create = statements(&options.schema, quiet_until);
@@ -79,9 +70,7 @@ pub(crate) async fn prepare(client: &Client, options: &PostgresOptions, quiet: D
 
 /// Names reach the server as UTF-8 and must be kept as they are.
 async fn check_encoding(client: &Client) -> Result<()> {
-    let row = client
-        .query_typed_one("SELECT current_setting('server_encoding')", &[])
-        .await?;
+    let row = client.query_typed_one("SELECT current_setting('server_encoding')", &[]).await?;
     let encoding: &str = row.try_get(0)?;
     if encoding == "UTF8" {
         return Ok(());

@@ -21,7 +21,7 @@ use crate::retry;
 /// How long a message to ourselves may take.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// When to try again where messages do not arrive.
-const DEAF_FOR: Duration = Duration::from_secs(300);
+const DEAF_FOR: Duration = Duration::from_mins(5);
 const HELLO: &str = "hello";
 
 /// Who waits for a message.
@@ -167,12 +167,7 @@ async fn greet(store: &Store, client: &Client, channel: &str, messages: &mut Mes
     }
     // By another connection: a pooler must not be able to answer this from the same one.
     let params = [(&channel as _, Type::TEXT), (&HELLO as _, Type::TEXT)];
-    if store
-        .links
-        .rows(Way::Home, "listening", "SELECT pg_notify($1, $2)", &params)
-        .await
-        .is_err()
-    {
+    if store.links.rows(Way::Home, "listening", "SELECT pg_notify($1, $2)", &params).await.is_err() {
         return Greeted::Broken;
     }
     tokio::select! {
