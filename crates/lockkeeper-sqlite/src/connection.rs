@@ -208,8 +208,11 @@ impl Thread {
     }
 
     fn serve(mut self) {
+        let mut just_served = false;
         loop {
-            match self.next() {
+            let next = self.next(just_served);
+            just_served = next.is_ok();
+            match next {
                 Ok(request) => {
                     let began = self.clock.now();
                     self.take(request);
@@ -227,19 +230,19 @@ impl Thread {
     }
 
     /// The next request, or the time to look again.
-    fn next(&self) -> Result<Request, RecvTimeoutError> {
+    fn next(&self, just_served: bool) -> Result<Request, RecvTimeoutError> {
         let now = self.clock.now();
         let pause = self.watches.due().min(self.clean_due) - now;
         let pace = &self.paces.requests;
-        if let Some(until) = pace.spin_until(SPIN_FOR_NEXT, now).filter(|_| SPIN_FOR_NEXT < pause) {
-            let next = spin(&self.clock, until, || self.requests.try_recv().ok());
-            match next {
-                Some(request) => {
-                    pace.hit();
-                    return Ok(request);
-                }
-                None => pace.miss(),
+        if just_served
+            && SPIN_FOR_NEXT < pause
+            && let Some(until) = pace.spin_until(SPIN_FOR_NEXT, now)
+        {
+            if let Some(request) = spin(&self.clock, until, || self.requests.try_recv().ok()) {
+                pace.hit();
+                return Ok(request);
             }
+            pace.miss();
         }
         self.requests.recv_timeout(pause)
     }

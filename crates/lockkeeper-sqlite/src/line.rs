@@ -27,7 +27,7 @@ impl Standing {
 }
 
 /// All claims of one key that have not expired, in the order in which they came.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) standings: Vec<Standing>,
     /// Rows of expired claims were seen; they count for nothing, but somebody should delete them.

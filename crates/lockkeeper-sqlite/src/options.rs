@@ -10,6 +10,8 @@ const KEYS: &str = "durability, busy_wait, clean_every";
 
 /// The shortest pause between two runs of the cleaner.
 const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
+/// And the longest: a day.
+const CLEAN_EVERY_MAX: Duration = Duration::from_hours(24);
 
 /// Which file, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,10 +105,11 @@ impl SqliteOptions {
         self
     }
 
-    /// How often this process removes what dead processes left behind. Usually every minute.
+    /// How often this process removes what dead processes left behind. Usually every minute,
+    /// at most every 10 ms, at least once a day.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
-        self.clean_every = clean_every.max(CLEAN_EVERY_MIN);
+        self.clean_every = clean_every.clamp(CLEAN_EVERY_MIN, CLEAN_EVERY_MAX);
         self
     }
 

@@ -76,12 +76,11 @@ impl Watch {
     }
 
     /// Look at the line: wake whoever watches, or say when to look again.
-    fn look(&mut self, connection: &Connection, now: Moment) -> Result<()> {
-        let mut line = Line::read(connection, &self.key, now)?;
+    fn look(&mut self, line: &Line, now: Moment) {
         let Some(at) = line.position(self.id) else {
-            self.wake();
-            return Ok(());
+            return self.wake();
         };
+        let mut line = line.clone();
         let is_wanted = line.is_wanted();
         line.admit(Some(at));
         let (me, before) = (line.standings[at], &line.standings[..at]);
@@ -103,7 +102,6 @@ impl Watch {
                 self.due = now.after(PAUSE_HOLDING);
             }
         }
-        Ok(())
     }
 
     fn pause_again(&mut self, now: Moment) {
@@ -155,13 +153,23 @@ impl Watches {
     pub(crate) fn look(&mut self, connection: &Connection, now: Moment) {
         self.0.retain(|it| !it.is_over());
         let mut version = None;
+        // Often all watch the same line.
+        let mut last: Option<(Key, Line)> = None;
         for watch in self.0.iter_mut().filter(|it| it.due.min(it.expiry) <= now) {
             let version = *version.get_or_insert_with(|| version_of(connection).ok());
             let same = version.is_some() && watch.version == version && now < watch.expiry;
             watch.version = version;
             if same {
                 watch.pause_again(now);
-            } else if watch.look(connection, now).is_err() {
+                continue;
+            }
+            if last.as_ref().is_none_or(|(key, _)| *key != watch.key) {
+                let read = Line::read(connection, &watch.key, now);
+                last = read.ok().map(|line| (watch.key.clone(), line));
+            }
+            if let Some((_, line)) = &last {
+                watch.look(line, now);
+            } else {
                 watch.version = None;
                 watch.expiry = Moment::NEVER;
                 watch.pause_again(now);

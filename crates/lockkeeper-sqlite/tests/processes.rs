@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
-use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Key, Moment};
 use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
 use rustix::process::{Pid, Signal, kill_process};
@@ -150,6 +150,46 @@ fn a_killed_holder_is_replaced_after_its_ttl_and_not_before() {
         let grant = acquire(&mut backend.enter(claim("a"))).await;
         assert!(Moment::from_nanos(expires) <= Clock::boot().now());
         assert!(counter < grant.counter);
+    });
+}
+
+#[test]
+fn processes_killed_in_the_middle_of_their_work_leave_a_sound_file() {
+    if let Some(path) = role() {
+        return run(async {
+            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            loop {
+                let mut place = backend.enter(short("a", SECOND / 10));
+                acquire(&mut place).await;
+                place.leave().await.unwrap();
+            }
+        });
+    }
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let test = "processes_killed_in_the_middle_of_their_work_leave_a_sound_file";
+        let mut victims = children(3, test, &fixture.path());
+        let mut last = 0;
+        for round in 0..24 {
+            // Whatever they were doing, the lock comes round to us again.
+            let mut place = backend.enter(claim("a"));
+            let grant = acquire(&mut place).await;
+            assert!(last < grant.counter);
+            last = grant.counter;
+            place.leave().await.unwrap();
+            let victim = &mut victims[round % 3];
+            victim.kill().unwrap();
+            let killed = victim.wait().unwrap();
+            assert_eq!(killed.code(), None, "it had failed before it was killed");
+            *victim = child_command(test, &fixture.path()).spawn().unwrap();
+        }
+        for victim in &mut victims {
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+        }
+        let findings = backend.doctor().await.unwrap();
+        assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
     });
 }
 
