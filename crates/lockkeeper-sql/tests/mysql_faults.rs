@@ -67,6 +67,11 @@ impl Site for OnMariaDb {
     }
 
     const DROP_TABLES: &'static str = "DROP TABLE lockkeeper_claim, lockkeeper_lock, lockkeeper_store";
+
+    fn mark(bytes: &[u8]) -> Vec<u8> {
+        let digits = bytes.iter().flat_map(|it| [it >> 4, it & 15]);
+        digits.map(|it| b"0123456789abcdef"[usize::from(it)]).collect()
+    }
 }
 
 /// A write that its fence protects. `false` if it was refused.

@@ -6,6 +6,8 @@
 --                   that it grows even if the row, the table or a failover's last commits are lost.
 -- lockkeeper_claim  one row for each claim that holds or waits. `seq` is its number in line; `counter` is that of
 --                   its grant, 0 until it is told. Times are microseconds since 1970 by the server's clock.
+--                   Whoever takes a free lock has slot 0, all others have their `seq`: a row of the same key is
+--                   written over its deleted predecessor, others stay in the way of readers until they are purged.
 -- lockkeeper_store  one row about the store itself.
 --
 -- The clock is UTC_TIMESTAMP, which no time zone and no daylight saving bends; UNIX_TIMESTAMP(NOW(6)) would
@@ -20,6 +22,7 @@ CREATE TABLE IF NOT EXISTS lockkeeper_lock (
 
 CREATE TABLE IF NOT EXISTS lockkeeper_claim (
     `lock` BINARY(32) NOT NULL,
+    slot BIGINT NOT NULL,
     seq BIGINT NOT NULL,
     id BINARY(16) NOT NULL,
     held BOOLEAN NOT NULL,
@@ -33,7 +36,7 @@ CREATE TABLE IF NOT EXISTS lockkeeper_claim (
     pid BIGINT NOT NULL,
     owner VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     note VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    PRIMARY KEY (`lock`, seq)
+    PRIMARY KEY (`lock`, slot)
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS lockkeeper_store (
@@ -97,7 +100,7 @@ CREATE PROCEDURE lockkeeper_turn_1(
     IN p_host VARCHAR(256) CHARACTER SET utf8mb4, IN p_pid BIGINT,
     IN p_owner VARCHAR(256) CHARACTER SET utf8mb4, IN p_note VARCHAR(256) CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY INVOKER
-BEGIN
+asking: BEGIN
     DECLARE v_number, v_now, v_in_use, v_room, v_waiting, v_mine, v_left, v_counter, v_wanted BIGINT;
     DECLARE v_ahead, v_ahead_waiting, v_ahead_expires BIGINT DEFAULT 0;
     DECLARE v_untold, v_held BOOLEAN;
@@ -105,11 +108,27 @@ BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
+    -- LAST_INSERT_ID(x) answers x and remembers it for LAST_INSERT_ID().
     INSERT INTO lockkeeper_lock (`lock`, name, counter)
-    VALUES (p_lock, p_name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)
-    ON DUPLICATE KEY UPDATE
-        counter = GREATEST(counter + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000);
-    SELECT counter INTO v_number FROM lockkeeper_lock WHERE `lock` = p_lock;
+    VALUES (p_lock, p_name,
+        LAST_INSERT_ID(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000))
+    ON DUPLICATE KEY UPDATE counter = LAST_INSERT_ID(
+        GREATEST(counter + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000));
+    SET v_number = LAST_INSERT_ID();
+    IF p_weight <= p_capacity AND NOT EXISTS (SELECT 1 FROM lockkeeper_claim WHERE `lock` = p_lock) THEN
+        -- A free lock, which is what most are: nobody holds and nobody waits.
+        SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_held = @QUIET@ <= v_now;
+    ELSE
+        SET v_held = FALSE;
+    END IF;
+    IF v_held THEN
+        INSERT INTO lockkeeper_claim
+        VALUES (p_lock, 0, v_number, p_id, TRUE, v_number, v_now + p_ttl, v_now, p_ttl, p_weight, p_capacity,
+            p_host, p_pid, p_owner, p_note);
+        COMMIT;
+        SELECT 1, v_number, 0, 0, 0, 0;
+        LEAVE asking;
+    END IF;
     CALL lockkeeper_settle_1(
         p_lock, p_id, v_now, v_in_use, v_room, v_waiting, v_untold, v_mine, v_held, v_counter);
     SET v_wanted = 0 < v_waiting;
@@ -120,8 +139,8 @@ BEGIN
         END IF;
         IF v_held OR p_patient THEN
             INSERT INTO lockkeeper_claim
-            VALUES (p_lock, v_number, p_id, v_held, v_counter, v_now + p_ttl, v_now, p_ttl, p_weight, p_capacity,
-                p_host, p_pid, p_owner, p_note);
+            VALUES (p_lock, v_number, v_number, p_id, v_held, v_counter, v_now + p_ttl, v_now, p_ttl, p_weight,
+                p_capacity, p_host, p_pid, p_owner, p_note);
         END IF;
         SET v_mine = v_number;
     ELSEIF v_held OR p_patient THEN
@@ -161,8 +180,10 @@ BEGIN
     SET counter = GREATEST(counter + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)
     WHERE `lock` = p_lock;
     DELETE FROM lockkeeper_claim WHERE `lock` = p_lock AND id = p_id;
-    CALL lockkeeper_settle_1(
-        p_lock, p_id, v_now, v_in_use, v_room, v_waiting, v_untold, v_mine, v_held, v_counter);
+    IF EXISTS (SELECT 1 FROM lockkeeper_claim WHERE `lock` = p_lock) THEN
+        CALL lockkeeper_settle_1(
+            p_lock, p_id, v_now, v_in_use, v_room, v_waiting, v_untold, v_mine, v_held, v_counter);
+    END IF;
     COMMIT;
 END //
 

@@ -1,20 +1,26 @@
 //! Connections: one for commands where the store was opened, one for renewals on each keeper's thread.
 //!
 //! The driver pipelines: many tasks share one connection, and a task that goes away disturbs nobody. What
-//! breaks is opened again by whoever needs it next. No session state is relied on and no statement is given a
-//! name, so that a pooler in transaction mode may stand between.
+//! breaks is opened again by whoever needs it next.
+//!
+//! No session state is relied on, so that a pooler in transaction mode may stand between. Prepared statements
+//! are session state: under a pooler their names may mean another process's statement. So they are used only
+//! where the session is proven to be ours alone.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_core::ClaimId;
 use lockkeeper_core::Clock;
 use lockkeeper_core::backend;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls, Row};
+use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
 use super::fault::{Cure, Result, Trouble};
 use super::options::PostgresOptions;
@@ -37,6 +43,8 @@ pub(crate) enum Way {
 struct Session {
     client: Client,
     driver: AbortHandle,
+    /// Prepared statements by their text; `None` if a pooler may stand between.
+    prepared: Option<tokio::sync::Mutex<HashMap<String, Statement>>>,
 }
 
 /// A way to the server that is driven by one runtime.
@@ -110,7 +118,7 @@ impl Links {
         let (mut reconnected, mut recreated) = (false, false);
         for attempt in 0.. {
             let (link, session) = self.session(way).await?;
-            let answer = self.in_time(session.client.query_typed(sql, params)).await;
+            let answer = self.in_time(session.query(sql, params)).await;
             let trouble = match answer {
                 Ok(rows) => return Ok(rows),
                 Err(trouble) => trouble,
@@ -197,6 +205,48 @@ impl Links {
     }
 }
 
+impl Session {
+    /// Connect, and find out whether the session is ours alone: a word that we say when it begins is known to
+    /// the server's session, but not to one that a pooler had before. Poolers refuse the word or swallow it.
+    async fn open(config: Config) -> Result<Self, Error> {
+        let word = ClaimId::random().map_or_else(|_| String::new(), ClaimId::to_hex);
+        let mut with_word = config.clone();
+        let options = config.get_options().unwrap_or_default();
+        with_word.options(format!("{options} -c lockkeeper.session={word}"));
+        let (client, connection) = match with_word.connect(NoTls).await {
+            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                config.connect(NoTls).await?
+            }
+            connected => connected?,
+        };
+        let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        let known = client.query_typed_one("SELECT current_setting('lockkeeper.session', true)", &[]).await?;
+        let known: Option<&str> = known.try_get(0)?;
+        let is_ours = !word.is_empty() && known == Some(word.as_str());
+        let prepared = is_ours.then(tokio::sync::Mutex::default);
+        Ok(Session { client, driver, prepared })
+    }
+
+    /// Run a statement, prepared if that is safe.
+    async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        let Some(prepared) = &self.prepared else {
+            return self.client.query_typed(sql, params).await;
+        };
+        let mut prepared = prepared.lock().await;
+        let statement = if let Some(statement) = prepared.get(sql) {
+            statement.clone()
+        } else {
+            let types: Vec<Type> = params.iter().map(|it| it.1.clone()).collect();
+            let statement = self.client.prepare_typed(sql, &types).await?;
+            prepared.insert(sql.to_owned(), statement.clone());
+            statement
+        };
+        drop(prepared);
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|it| it.0).collect();
+        self.client.query(&statement, &values).await
+    }
+}
+
 impl Link {
     fn new(runtime: Handle) -> Self {
         Link { runtime, session: Mutex::default(), connecting: tokio::sync::Mutex::default() }
@@ -219,12 +269,7 @@ impl Link {
             return Ok(session);
         }
         // A socket belongs to the runtime on which it was made.
-        let config = options.config.clone();
-        let connecting = self.runtime.spawn(async move {
-            let (client, connection) = config.connect(NoTls).await?;
-            let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-            Ok::<_, tokio_postgres::Error>(Session { client, driver })
-        });
+        let connecting = self.runtime.spawn(Session::open(options.config.clone()));
         let session = Arc::new(connecting.await.map_err(|_| Trouble::NoRuntime)??);
         *locked(&self.session) = Some(session.clone());
         Ok(session)

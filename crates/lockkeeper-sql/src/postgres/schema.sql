@@ -120,6 +120,7 @@ CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_1(
 LANGUAGE plpgsql AS $$
 DECLARE
     number bigint;
+    now bigint;
     line record;
     fits boolean;
 BEGIN
@@ -128,6 +129,16 @@ BEGIN
     ON CONFLICT (lock) DO UPDATE
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     RETURNING l.counter INTO number;
+    -- A free lock, which is what most are: nobody holds and nobody waits.
+    now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    INSERT INTO @SCHEMA@.lockkeeper_claim
+    SELECT p_lock, number, p_id, true, number, now + p_ttl, now, p_weight, p_capacity, p_host, p_pid, p_owner,
+        p_note, p_wake
+    WHERE p_weight <= p_capacity AND @QUIET@ <= now
+        AND NOT EXISTS (SELECT 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock);
+    IF FOUND THEN
+        RETURN ARRAY[1, number, 0, 0, 0, 0];
+    END IF;
     SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_1(p_lock, p_id);
     IF line.mine IS NULL THEN
         fits := line.waiting = 0 AND NOT line.untold AND line.in_use + p_weight <= least(line.room, p_capacity);
@@ -163,8 +174,12 @@ END $$;
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_1(p_lock bytea, p_id bytea) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF @SCHEMA@.lockkeeper_open_1(p_lock) IS NOT NULL THEN
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.id = p_id;
+    UPDATE @SCHEMA@.lockkeeper_lock AS l
+    SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    WHERE l.lock = p_lock;
+    DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.id = p_id;
+    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock LIMIT 1;
+    IF FOUND THEN
         PERFORM @SCHEMA@.lockkeeper_settle_1(p_lock, p_id);
     END IF;
     RETURN ARRAY[]::bigint[];
