@@ -63,6 +63,11 @@ fn a_signal_that_our_caller_ignores_stays_ignored() {
 const STUBBORN: &str =
     "trap '' TERM; sh -c 'echo $$; while :; do sleep 1000; done' & echo $$; while :; do sleep 1000; done";
 
+/// A dying process closes its files shortly before the kernel calls it dead.
+fn await_death(pids: &[String]) {
+    until("they are dead", || pids.iter().all(|it| is_dead(it.parse().unwrap())));
+}
+
 #[test]
 fn if_lockkeeper_is_killed_the_command_and_its_children_die() {
     let store = Store::new();
@@ -71,9 +76,7 @@ fn if_lockkeeper_is_killed_the_command_and_its_children_die() {
     talking.send(Signal::KILL);
     assert_eq!(talking.line(), None, "everybody who could write is dead");
     assert_eq!(talking.finish().0, -9);
-    for pid in pids {
-        assert!(is_dead(pid.parse().unwrap()));
-    }
+    await_death(&pids);
 }
 
 /// The process ids of a process's children whose command line holds a word.
@@ -103,6 +106,6 @@ fn a_warden_that_was_killed_is_replaced() {
     });
     talking.send(Signal::KILL);
     assert_eq!(talking.line(), None, "everybody who could write is dead");
-    assert!(pids.iter().all(|it| is_dead(it.parse().unwrap())));
+    await_death(&pids);
     assert_eq!(talking.finish().0, -9);
 }

@@ -102,11 +102,13 @@ impl<'a> Contest<'a> {
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
     pub(crate) async fn win(mut self, started: Moment, until: Moment) -> Result<Option<Held>> {
+        // A wait of zero means not to wait for others; the answer of the store is awaited all the same.
+        let answer_until = if until <= started { Moment::NEVER } else { until };
         loop {
             if self.engine.is_closed() {
                 return Err(Error::Closed);
             }
-            let pause = match self.ask_store(until).await {
+            let pause = match self.ask_store(answer_until).await {
                 None => return self.out_of_time(started),
                 Some((asked_at, Ok(Turn::Held(grant)))) => match self.accept(asked_at, &grant)? {
                     Some(held) => return Ok(Some(held)),

@@ -103,10 +103,9 @@ pub(crate) fn stand_guard(mut args: impl Iterator<Item = OsString>) -> u8 {
     let _ = process::setsid();
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"lockkeeper-ward");
+    // If lockkeeper is gone by now this fails, and there is somebody to be killed.
     let mut ready = io::stdout().lock();
-    if ready.write_all(b"!").and_then(|()| ready.flush()).is_err() {
-        return exit::SYSTEM;
-    }
+    let _ = ready.write_all(b"!").and_then(|()| ready.flush());
     if must_kill() {
         let _ = process::kill_process_group(group, Signal::KILL);
     }
