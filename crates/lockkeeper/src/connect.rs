@@ -50,6 +50,8 @@ pub async fn open(url: &str) -> Result<Store> {
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
+        "mysql" | "mariadb" => mysql(url).await,
+        "postgres" | "postgresql" => postgres(url).await,
         "sqlite" => sqlite(url).await,
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             redis(url).await
@@ -61,8 +63,8 @@ pub async fn open(url: &str) -> Result<Store> {
     }
 }
 
-const KNOWN: &str =
-    "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, `redis+cluster://HOSTS`";
+const KNOWN: &str = "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, \
+    `redis+cluster://HOSTS`, `postgres://HOST/DATABASE`, `mysql://HOST/DATABASE`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
@@ -91,6 +93,8 @@ macro_rules! stores {
 
 stores! {
     redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
+    mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
+    postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
 }
 

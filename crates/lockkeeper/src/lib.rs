@@ -34,5 +34,7 @@ pub mod spi {
 
 #[cfg(feature = "redis")]
 pub use lockkeeper_redis as redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
