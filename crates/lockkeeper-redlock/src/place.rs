@@ -180,7 +180,7 @@ impl<B: Node> RedlockPlace<B> {
         let out = |(at, it)| if let Vote::Out(why, kind) = it { Some((at, why, kind)) } else { None };
         let reasons: Vec<_> = votes.into_iter().enumerate().filter_map(out).collect();
         if nodes - reasons.len() < majority {
-            return Err(quorum::from_reasons(TAKING, majority, nodes, reasons));
+            return Err(quorum::from_reasons(TAKING, majority, nodes, &reasons));
         }
         Ok(Turn::Wait { recheck: self.pause(), ahead: None })
     }
@@ -289,7 +289,7 @@ impl<B: Node> Place for RedlockPlace<B> {
 
     /// Nodes keep no line for us, so nobody calls.
     async fn changed(&mut self) {
-        pending().await
+        pending().await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

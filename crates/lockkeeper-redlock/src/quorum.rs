@@ -156,7 +156,7 @@ pub(crate) fn too_few<T>(doing: &'static str, majority: usize, said: &[Say<T>]) 
         Say::Failed(fault) => Some((at, fault.message.clone(), fault.kind)),
         Say::Silent => Some((at, "no answer in time".to_owned(), FaultKind::Transient)),
     });
-    from_reasons(doing, majority, said.len(), reasons.collect())
+    from_reasons(doing, majority, said.len(), &reasons.collect::<Vec<_>>())
 }
 
 /// A fault for the nodes that keep a majority from being had.
@@ -164,7 +164,7 @@ pub(crate) fn from_reasons(
     doing: &'static str,
     majority: usize,
     nodes: usize,
-    reasons: Vec<(usize, String, FaultKind)>,
+    reasons: &[(usize, String, FaultKind)],
 ) -> Fault {
     let permanent = reasons.iter().filter(|it| it.2 == FaultKind::Permanent).count();
     let left = nodes - reasons.len();
