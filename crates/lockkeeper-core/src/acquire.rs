@@ -147,14 +147,18 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
     engine.background.start()?;
     let mut entered = None;
-    let arrival =
-        engine.queue.arrive(key, ask, now, || match Keeper::enter(engine, key, ask, request.label()) {
+    let arrival = engine.queue.arrive(key, ask, now, || {
+        if engine.is_private {
+            return Some(Keeper::hold_privately(engine, key, ask, now));
+        }
+        match Keeper::enter(engine, key, ask, request.label()) {
             Ok(keeper) => keeper.at_once(engine, key, ask, now).map_err(|it| entered = Some(Ok(it))).ok(),
             Err(error) => {
                 entered = Some(Err(error));
                 None
             }
-        });
+        }
+    });
     match (arrival, entered) {
         (Arrival::Granted(held), _) => {
             engine.rounds.expect(&held, engine);

@@ -8,7 +8,7 @@ const PAGE: &str = "docs/benchmarks.md";
 
 pub(crate) fn run(suites: &[&str]) -> Result<(), String> {
     shell::step("build", "cargo", &["build", "--profile", "bench", "--package", "lockkeeper-bench"])?;
-    let table = shell::output("target/release/lockkeeper-bench", suites)?;
+    let (table, kept) = shell::output_even_if_failed("target/release/lockkeeper-bench", suites)?;
     shell::say(&table);
     if suites.is_empty() {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
@@ -19,5 +19,5 @@ pub(crate) fn run(suites: &[&str]) -> Result<(), String> {
         );
         fs::write(PAGE, text).map_err(|it| format!("{PAGE}: {it}"))?;
     }
-    Ok(())
+    kept
 }

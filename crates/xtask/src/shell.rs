@@ -34,13 +34,22 @@ fn run(what: &str, command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status}): {command:?}")) }
 }
 
-/// Run a program and read what it writes.
+/// Run a program and read what it writes; its failure is ours.
 pub(crate) fn output(program: &str, args: &[&str]) -> Result<String, String> {
+    let (text, done) = output_even_if_failed(program, args)?;
+    done.map(|()| text)
+}
+
+/// Run a program, read what it writes, and tell how it ended.
+pub(crate) fn output_even_if_failed(
+    program: &str,
+    args: &[&str],
+) -> Result<(String, Result<(), String>), String> {
     let mut command = Command::new(program);
     command.args(args).stderr(Stdio::inherit());
     let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
-    if !out.status.success() {
-        return Err(format!("{command:?} failed ({})", out.status));
-    }
-    String::from_utf8(out.stdout).map_err(|it| format!("{command:?} wrote no UTF-8: {it}"))
+    let text = String::from_utf8(out.stdout).map_err(|it| format!("{command:?} wrote no UTF-8: {it}"))?;
+    let done =
+        if out.status.success() { Ok(()) } else { Err(format!("{command:?} failed ({})", out.status)) };
+    Ok((text, done))
 }

@@ -23,8 +23,6 @@ pub(super) struct User {
     pub(super) chance: Chance,
     pub(super) ttl: Duration,
     pub(super) rounds: u32,
-    /// Whether it sometimes waits without end.
-    pub(super) endless: bool,
     /// How often its process was paused so far.
     pub(super) pauses: Arc<AtomicU64>,
 }
@@ -70,7 +68,7 @@ impl User {
                 let bored = self.clock.sleep(self.chance.span(self.ttl * 2));
                 walk_away(request.into_future(), bored).await
             }
-            5 if self.endless => request.await.map(Some),
+            5 => request.await.map(Some),
             _ => request.wait_at_most(wait).await.map(Some),
         };
         match answer {

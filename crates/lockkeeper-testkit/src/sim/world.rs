@@ -113,8 +113,6 @@ impl<B: Backend + Inspect + Clone> World<B> {
                 chance: self.fork(),
                 ttl: self.scenario.ttl,
                 rounds: self.scenario.rounds,
-                // A call that is never answered holds up its line; only patience with an end gets past it.
-                endless: self.scenario.odds.never == 0,
                 pauses: pauses.clone(),
             };
             let users = users.clone();
@@ -226,9 +224,8 @@ impl<B: Backend + Inspect + Clone> World<B> {
             done.store(true, Ordering::Relaxed);
         }));
         self.executor.run(Moment::NEVER, || looked.load(Ordering::Relaxed), || self.witness.look());
-        // A call that is never answered keeps its line for ever; without such calls none may stay.
         let lines: usize = self.members().iter().map(|it| it.locker.lines()).sum();
-        if lines != 0 && self.scenario.odds.never == 0 {
+        if lines != 0 {
             self.witness.accuse(format!("{lines} lines are left in lockers that nobody uses"));
         }
     }

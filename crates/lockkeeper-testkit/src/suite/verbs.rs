@@ -150,7 +150,8 @@ pub async fn what_is_answered_at_once_is_the_same_answer<H: Harness>(trial: &Tri
         return Err(Failure::broken(format!("{at_once} when asked at once, {granted} when asked again")));
     }
     let mut other = trial.contender_with(&here, Claim { patient: false, ..trial.claim()? });
-    if matches!(other.place().turn_at_once(trial.clock.now()), Some(Turn::Held(_))) && trial.clock.now() < holder.safe_until()
+    if matches!(other.place().turn_at_once(trial.clock.now()), Some(Turn::Held(_)))
+        && trial.clock.now() < holder.safe_until()
     {
         return Err(Failure::broken("a held lock was granted when asked at once"));
     }

@@ -94,7 +94,7 @@ impl Backend for Toy {
             reach: Reach::Process,
             lease: if sessions { Lease::Session } else { Lease::Claim },
             ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_secs(3600),
+            ttl_max: Duration::from_hours(1),
         }
     }
 
