@@ -25,11 +25,12 @@ mod seat;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Rooms};
 use lockkeeper_core::node::{Node, Standing};
-use lockkeeper_core::{Claim, Clock, Error, Result, Spawn};
+use lockkeeper_core::{Claim, ClaimId, Clock, Error, Result, Spawn};
 
 use background::OwnThread;
 pub use options::Options;
@@ -48,12 +49,22 @@ pub(crate) struct Shared<B> {
     pub(crate) clock: Clock,
     pub(crate) spawner: Arc<dyn Spawn>,
     profile: Profile,
+    chance: AtomicU64,
 }
 
 impl<B> Shared<B> {
     /// How many nodes are a majority.
     pub(crate) fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
+    }
+
+    /// A random number below 2^16. Only pauses are drawn from it, so it need not be a good one.
+    pub(crate) fn draw(&self) -> u16 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut bits = self.chance.fetch_add(STEP, Ordering::Relaxed);
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u16::try_from(bits >> 48).unwrap_or(0)
     }
 }
 
@@ -109,7 +120,15 @@ impl<B: Node> Redlock<B> {
         let clock = options.clock.clone();
         let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(OwnThread::default()));
         let nodes = nodes.into_iter().map(Arc::new).collect();
-        Ok(Redlock(Arc::new(Shared { nodes, options, clock, spawner, profile })))
+        let [.., one, two, three, four] = *ClaimId::random()?.as_bytes();
+        let random = u64::from(u32::from_be_bytes([one, two, three, four]));
+        let chance = AtomicU64::new(options.seed.unwrap_or(random));
+        Ok(Redlock(Arc::new(Shared { nodes, options, clock, spawner, profile, chance })))
+    }
+
+    /// The nodes, as they were given.
+    pub fn nodes(&self) -> impl Iterator<Item = &B> {
+        self.0.nodes.iter().map(|it| &**it)
     }
 
     /// What every node tells of itself.

@@ -17,6 +17,7 @@ pub struct Options {
     pub(crate) retry_max: Duration,
     pub(crate) clock: Clock,
     pub(crate) spawner: Option<Arc<dyn Spawn>>,
+    pub(crate) seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -28,6 +29,7 @@ impl Default for Options {
             retry_max: Duration::from_millis(100),
             clock: Clock::boot(),
             spawner: None,
+            seed: None,
         }
     }
 }
@@ -82,6 +84,13 @@ impl Options {
     #[must_use]
     pub fn spawner(mut self, spawner: Arc<dyn Spawn>) -> Self {
         self.spawner = Some(spawner);
+        self
+    }
+
+    /// Draw the random pauses from this seed, so that a simulation can be repeated.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 

@@ -233,9 +233,7 @@ impl<B: Node> RedlockPlace<B> {
     fn pause(&self) -> Duration {
         let longest = self.shared.options.retry_max.min(self.claim.ttl / 4);
         let span = (RETRY_MIN * (1 << self.failures.min(10))).min(longest);
-        // The id of the next attempt is as random as any number.
-        let [.., high, low] = *self.claim.id.as_bytes();
-        let share = u32::from(u16::from_be_bytes([high, low]));
+        let share = u32::from(self.shared.draw());
         (span / 4 + span * 3 / 4 * share / u32::from(u16::MAX)).max(Duration::from_millis(1))
     }
 
@@ -289,7 +287,7 @@ impl<B: Node> Place for RedlockPlace<B> {
 
     /// Nodes keep no line for us, so nobody calls.
     async fn changed(&mut self) {
-        pending().await;
+        pending::<()>().await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
