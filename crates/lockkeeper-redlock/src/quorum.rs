@@ -201,3 +201,24 @@ pub(crate) fn reached_by(majority: usize, mut spans: Vec<Duration>) -> Option<Du
     spans.sort_unstable_by(|one, other| other.cmp(one));
     spans.get(majority - 1).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_keeps_its_word_for_as_long_as_its_weakest_member() {
+        let spans = |it: &[u64]| it.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
+        assert_eq!(reached_by(3, spans(&[9, 1, 5, 7, 3])), Some(Duration::from_secs(5)));
+        assert_eq!(reached_by(2, spans(&[2, 8])), Some(Duration::from_secs(2)));
+        assert_eq!(reached_by(2, spans(&[8])), None);
+    }
+
+    #[test]
+    fn wrong_passwords_on_a_majority_do_not_pass_by_themselves() {
+        let no = |kind| Say::<()>::Failed(Fault { kind, ..Fault::transient("x", "y", "no password") });
+        let (permanent, transient) = (FaultKind::Permanent, FaultKind::Transient);
+        assert!(!too_few("z", 2, &[no(permanent), no(permanent), Say::Told(())]).is_transient());
+        assert!(too_few("z", 2, &[no(permanent), no(transient), Say::Told(())]).is_transient());
+    }
+}

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Cluster, Mode, TTL, claim, held, must_wait, still_holds};
-use lockkeeper_core::backend::{Backend, Place, Renewal};
-use lockkeeper_core::{Locker, Memory};
+use common::{Cluster, Mode, Shaky, TTL, claim, held, must_wait, still_holds};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
+use lockkeeper_core::{Claim, Locker, Memory};
 use lockkeeper_redlock::{Options, Redlock};
 
 const BAD: [Mode; 3] = [Mode::Down, Mode::Stuck, Mode::Mute];
@@ -209,22 +209,79 @@ fn answers_that_come_when_the_lease_is_over_are_no_grant() {
     let options = cluster.options().node_timeout(TTL / 5);
     let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
     cluster.run(async {
-        let mut place = redlock.enter(lockkeeper_core::Claim { ttl: TTL / 10, ..claim() });
+        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
         cluster.set(0..3, Mode::Mute);
         let late = async {
             cluster.clock.sleep(TTL / 8).await;
             cluster.heal();
         };
         let (turn, ()) = tokio::join!(place.turn(), late);
-        assert!(matches!(turn, Ok(lockkeeper_core::backend::Turn::Wait { .. })), "{turn:?}");
+        assert!(matches!(turn, Ok(Turn::Wait { .. })), "{turn:?}");
         cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_confirmation_that_comes_when_the_lease_is_over_is_no_grant() {
+    let cluster = Cluster::of(3);
+    let redlock = Redlock::lazy(cluster.nodes.clone(), cluster.options().node_timeout(TTL / 5)).unwrap();
+    for node in &cluster.nodes {
+        node.before_raise(|it| it.set(Mode::Mute));
+    }
+    cluster.run(async {
+        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
+        let late = async {
+            cluster.clock.sleep(TTL / 8).await;
+            cluster.heal();
+        };
+        let (turn, ()) = tokio::join!(place.turn(), late);
+        assert!(matches!(turn, Ok(Turn::Wait { .. })), "{turn:?}");
+    });
+}
+
+#[test]
+fn what_nodes_gave_and_forgot_before_they_confirmed_it_is_no_grant() {
+    let cluster = Cluster::of(3);
+    let options = cluster.options().without_restart_guard();
+    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    cluster.nodes[0].before_raise(Shaky::forget);
+    cluster.nodes[1].before_raise(Shaky::forget);
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        must_wait(&mut place).await;
+        cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_release_of_an_earlier_attempt_that_arrives_late_takes_nothing_away() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        // A stranger has two nodes, so that the first attempt gets the third only and gives it back.
+        let mut strangers = [0, 1].map(|it| cluster.nodes[it].enter(claim()));
+        for stranger in &mut strangers {
+            held(stranger).await;
+        }
+        cluster.set([2], Mode::LeavesLate);
+        let mut place = redlock.enter(claim());
+        must_wait(&mut place).await;
+        for stranger in &mut strangers {
+            stranger.leave().await.unwrap();
+        }
+        // The release is repeated in the background, with success.
+        cluster.all_empty().await;
+        held(&mut place).await;
+        cluster.nodes[2].deliver_late().await;
+        let mut other = cluster.nodes[2].enter(claim());
+        must_wait(&mut other).await;
     });
 }
 
 #[tokio::test]
 async fn two_lockers_count_exactly_with_a_node_down() {
     let stores: Vec<_> =
-        (0..3).map(|it| common::Shaky::new(&format!("{it}"), &lockkeeper_core::Clock::boot())).collect();
+        (0..3).map(|it| Shaky::new(&format!("{it}"), &lockkeeper_core::Clock::boot())).collect();
     stores[1].set(Mode::Stuck);
     let options = Options::default().without_restart_guard();
     let lockers = [(); 2].map(|()| Locker::new(Redlock::lazy(stores.clone(), options.clone()).unwrap()));
@@ -253,6 +310,6 @@ async fn two_lockers_count_exactly_with_a_node_down() {
 async fn a_weighted_claim_is_refused() {
     let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
     let redlock = Redlock::connect(nodes, Options::default()).await.unwrap();
-    let mut place = redlock.enter(lockkeeper_core::Claim { capacity: 2, ..claim() });
+    let mut place = redlock.enter(Claim { capacity: 2, ..claim() });
     assert!(!place.turn().await.unwrap_err().is_transient());
 }

@@ -28,7 +28,11 @@ pub(crate) enum Mode {
     Stuck,
     /// Calls are carried out, and answered when the node is up again.
     Mute,
+    /// The next release fails at once, and is carried out all the same when told to; then the node is up.
+    LeavesLate,
 }
+
+type Hook = Box<dyn Fn(&Shaky) + Send + Sync>;
 
 /// A store in this process that behaves as a server on a bad day.
 #[derive(Clone)]
@@ -42,6 +46,8 @@ struct Inner {
     /// Calls under way.
     open: AtomicUsize,
     open_max: AtomicUsize,
+    before_raise: Mutex<Option<Hook>>,
+    late: Mutex<Option<Claim>>,
 }
 
 #[derive(Clone)]
@@ -62,6 +68,8 @@ impl Shaky {
             memory: Mutex::new(memory),
             open: AtomicUsize::new(0),
             open_max: AtomicUsize::new(0),
+            before_raise: Mutex::default(),
+            late: Mutex::default(),
         }))
     }
 
@@ -74,6 +82,17 @@ impl Shaky {
         let now = self.0.clock.now();
         let (store, base) = (Memory::new(self.0.clock.clone()), now.as_nanos() / 1000);
         *self.0.memory.lock().unwrap() = Remembered { store, born: now, base };
+    }
+
+    /// Do this when the second round begins.
+    pub(crate) fn before_raise(&self, hook: impl Fn(&Shaky) + Send + Sync + 'static) {
+        *self.0.before_raise.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    /// The release that was said to have failed arrives.
+    pub(crate) async fn deliver_late(&self) {
+        let claim = self.0.late.lock().unwrap().take().expect("nothing is late");
+        self.store().enter(claim).leave().await.unwrap();
     }
 
     /// The store as it is behind the network.
@@ -185,6 +204,11 @@ impl Place for ShakyPlace {
 
     async fn leave(&mut self) -> Result<()> {
         let claim = self.claim.clone();
+        if *self.node.0.mode.borrow() == Mode::LeavesLate {
+            *self.node.0.late.lock().unwrap() = Some(claim);
+            self.node.set(Mode::Up);
+            return Err(Fault::transient("shaky", "leaving", "no answer in time"));
+        }
         self.node.carry(async |it| it.store.enter(claim).leave().await).await
     }
 }
@@ -192,6 +216,9 @@ impl Place for ShakyPlace {
 impl RaiseCounter for ShakyPlace {
     async fn raise(&mut self, counter: u64) -> Result<bool> {
         let claim = self.claim.clone();
+        if let Some(hook) = &*self.node.0.before_raise.lock().unwrap() {
+            hook(&self.node);
+        }
         self.node.carry(async |it| it.store.enter(claim).raise(counter.saturating_sub(it.base)).await).await
     }
 }
