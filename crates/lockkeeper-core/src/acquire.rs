@@ -72,6 +72,15 @@ impl LockRequest {
             Call::Represent(keeper) => keeper,
         };
         let key = self.checked_key()?;
+        if engine.is_private {
+            let held = Keeper::hold_privately(engine, key, &self.ask, now);
+            if engine.queue.seat(held.clone(), self.ask.owner.clone()).is_err() {
+                return Poll::Ready(Err(Error::Closed));
+            }
+            engine.rounds.expect(&held, engine);
+            let timings = Timings { local: now - self.started, ..Timings::default() };
+            return Poll::Ready(Ok(guard(engine.clone(), held, GrantedBy::Store, timings)));
+        }
         match keeper.map_or_else(|| Keeper::enter(engine, key, &self.ask, self.label()), Ok) {
             Ok(keeper) => {
                 self.progress = Progress::Contending(contend(self, key, now, keeper));

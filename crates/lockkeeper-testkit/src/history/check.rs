@@ -159,11 +159,16 @@ struct Tenure {
 fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
     let mut all: BTreeMap<Key, Vec<Tenure>> = BTreeMap::new();
     let mut last: HashMap<(&Key, ClaimId), usize> = HashMap::new();
+    // Where claims share, a store may appoint several at once, and each learns of it when it asks next: its
+    // number was given some time after the question that was answered by "wait".
+    let mut waits: HashMap<(&Key, ClaimId), Ask> = HashMap::new();
     for (line, event) in events.iter().enumerate() {
         let of_key = all.entry(event.key.clone()).or_default();
         let slot = last.get(&(&event.key, event.claim)).copied();
         match event.what {
             What::Granted { asked, fence, valid_until } => {
+                let waited = waits.remove(&(&event.key, event.claim));
+                let asked = waited.filter(|_| event.weight < event.capacity).unwrap_or(asked);
                 last.insert((&event.key, event.claim), of_key.len());
                 // Told again of what it has: one belief goes on, under the later deadline.
                 let before = slot.and_then(|it| of_key.get_mut(it));
@@ -188,7 +193,9 @@ fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
                     it.until = it.until.min(event.at);
                 }
             }
-            What::Waits { .. } => {}
+            What::Waits { asked } => {
+                waits.insert((&event.key, event.claim), asked);
+            }
         }
     }
     all
