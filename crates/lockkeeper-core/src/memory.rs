@@ -291,16 +291,15 @@ impl MemoryPlace {
         })
     }
 
-    fn raise_now(&self, to: u64) -> bool {
+    fn raise_now(&self, to: u64) -> Option<u64> {
         let now = self.memory.0.clock.now();
         self.memory.touch_row(&self.claim.key, |row, counter| {
             row.forget_expired(now);
-            let Some(seat) = row.held.iter_mut().find(|it| it.id == self.claim.id) else {
-                return false;
-            };
+            // Every grant is above what was raised before, so there is nothing more to outdo.
+            let seat = row.held.iter_mut().find(|it| it.id == self.claim.id)?;
             seat.counter = seat.counter.max(to);
             *counter = (*counter).max(to);
-            true
+            Some(seat.counter)
         })
     }
 
@@ -363,7 +362,7 @@ impl Node for Memory {
 }
 
 impl RaiseCounter for MemoryPlace {
-    async fn raise(&mut self, counter: u64) -> Result<bool> {
+    async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
         Ok(self.raise_now(counter))
     }
 }

@@ -21,11 +21,13 @@ pub trait Node: Backend<Place: RaiseCounter> {
 
 /// A place whose counter can be lifted.
 pub trait RaiseCounter: Place {
-    /// If we hold, lift the counter of what we hold to `counter` at least, and tell `true`; if not, `false`.
+    /// If we hold, lift the counter of what we hold to `counter` at least, and further above every counter that
+    /// was raised here for another claim before. Tells what it is now; `None` if we do not hold.
     ///
-    /// From then on `turn` of the same claim tells that counter, and every later grant of the key a larger
-    /// one. Never acquires, never extends. Repeating it is harmless.
-    fn raise(&mut self, counter: u64) -> impl Future<Output = Result<bool>> + Send;
+    /// From then on `turn` of the same claim tells that counter. A later claim must learn of it by its own
+    /// `raise`; it may learn of it by its `turn` already. Never acquires, never extends. Repeating it is
+    /// harmless.
+    fn raise(&mut self, counter: u64) -> impl Future<Output = Result<Option<u64>>> + Send;
 }
 
 /// What a node tells of itself.

@@ -3,13 +3,13 @@
 //! ```text
 //!   turn  ─▶ round 1: `turn` on every node ─ a majority gave it ─▶ counter = the largest they gave
 //!         ─▶ round 2: `raise` that counter, and ask for the standing, on those that gave it
+//!                       ─ one knows a larger counter ─▶ once more, with that
 //!                       ─ a majority still is ours, is old enough, is several servers ─▶ Held
 //!         any other way ─▶ leave every node that may have heard of us ─▶ Wait a random while, or Err
 //! ```
 //!
-//! Why two rounds order the fences: the majority that confirmed one grant and the majority that gave the next
-//! share a node. That node knew the first grant's counter before it gave the second, so it gave a larger
-//! one. `tests/model.rs` shows what happens without the second round, and without the restart guard.
+//! Why two rounds order the fences: the majorities that confirmed two grants share a node. It held first the one,
+//! then the other, and told the second of a larger counter than it had confirmed to the first. `tests/model.rs` shows what happens without the second round, and without the restart guard.
 //!
 //! Every attempt has an id of its own, so that a call of an earlier attempt which is still under way can
 //! neither take nor give back anything for this one.
@@ -52,7 +52,8 @@ pub struct RedlockPlace<B: Node> {
 
 /// What a node says in the second round.
 struct Confirmed {
-    ours: bool,
+    /// The counter it knows us by; `None` if it does not.
+    counter: Option<u64>,
     standing: Standing,
 }
 
@@ -129,16 +130,32 @@ impl<B: Node> RedlockPlace<B> {
         let round = Round::begin(&mut self.seats, &self.cleaner, gave, move |at, mut place: B::Place| {
             let node = nodes[at].clone();
             Box::pin(async move {
-                let (ours, standing) = tokio::join!(place.raise(counter), node.standing());
-                let said = ours.and_then(|ours| Ok(Confirmed { ours, standing: standing? }));
+                let (counter, standing) = tokio::join!(place.raise(counter), node.standing());
+                let said = counter.and_then(|counter| Ok(Confirmed { counter, standing: standing? }));
                 (Some(place), said)
             })
         });
-        round.run(timeout, |said| majority <= count(said, |it| it.ours)).await
+        round.run(timeout, |said| majority <= count(said, |it| it.counter.is_some())).await
+    }
+
+    /// The second round, repeated if a node knows of a larger counter than its `turn` told of.
+    async fn settle(&mut self, given: &[Say<Turn>], counter: u64) -> (u64, Vec<Say<Confirmed>>) {
+        let confirmed = self.confirm(given, counter).await;
+        let largest = confirmed.iter().filter_map(|it| it.told()?.counter).max().unwrap_or(0);
+        if largest <= counter {
+            return (counter, confirmed);
+        }
+        (largest, self.confirm(given, largest).await)
     }
 
     /// Count both rounds, node by node.
-    fn votes(&self, given: &[Say<Turn>], confirmed: &[Say<Confirmed>], started: Moment) -> Vec<Vote> {
+    fn votes(
+        &self,
+        given: &[Say<Turn>],
+        confirmed: &[Say<Confirmed>],
+        fence: u64,
+        started: Moment,
+    ) -> Vec<Vote> {
         let silent = |said: Option<&Fault>| match said {
             Some(fault) => Vote::Out(fault.message.clone(), fault.kind),
             None => Vote::Out("no answer in time".into(), FaultKind::Transient),
@@ -146,7 +163,7 @@ impl<B: Node> RedlockPlace<B> {
         let second_vote = |at: usize, valid_for| match confirmed.get(at) {
             // Too few gave it, so there was no second round.
             None => Vote::For(valid_for),
-            Some(Say::Told(it)) if !it.ours => Vote::Against,
+            Some(Say::Told(it)) if it.counter != Some(fence) => Vote::Against,
             Some(Say::Told(it)) => match self.too_young(&it.standing, started) {
                 None => Vote::For(valid_for),
                 Some(why) => Vote::Out(why, FaultKind::Transient),
@@ -267,14 +284,16 @@ impl<B: Node> Place for RedlockPlace<B> {
             Turn::Wait { .. } => None,
         });
         let (yes, counter) = (grants.clone().count(), grants.max().unwrap_or(0));
-        let confirmed =
-            if yes < self.shared.majority() { Vec::new() } else { self.confirm(&given, counter).await };
+        let (counter, confirmed) = match self.shared.majority() <= yes {
+            true => self.settle(&given, counter).await,
+            false => (counter, Vec::new()),
+        };
         let standings: Vec<_> = confirmed.iter().map(Say::standing).collect();
         if let Some(what) = quorum::same_server(&standings) {
             self.give_up(|_| true).await;
             return Err(Fault::permanent(NAME, TAKING, what));
         }
-        let votes = self.votes(&given, &confirmed, started);
+        let votes = self.votes(&given, &confirmed, counter, started);
         let spans = votes.iter().filter_map(|it| if let Vote::For(span) = it { Some(*span) } else { None });
         match self.kept(spans.collect()) {
             Some(valid_for) if self.now() < started.after(valid_for) => {

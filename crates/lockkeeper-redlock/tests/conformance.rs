@@ -17,7 +17,7 @@ impl Harness for Over {
     type Backend = Redlock<Memory>;
 
     async fn connect(&self) -> Redlock<Memory> {
-        Redlock::connect(self.0.clone(), Options::default()).await.unwrap()
+        Redlock::connect(self.0.clone(), Options::default()).await.expect("stores in this process answer")
     }
 
     fn inspect<'b>(&self, backend: &'b Redlock<Memory>) -> Option<&'b dyn DynInspect> {

@@ -159,7 +159,7 @@ fn fences_grow_over_majorities_that_share_one_node_only() {
             // The first node is far ahead, as one with a fast clock is.
             let mut ahead = cluster.nodes[first].enter(claim());
             held(&mut ahead).await;
-            assert!(ahead.raise(1_000_000).await.unwrap());
+            assert_eq!(ahead.raise(1_000_000).await.unwrap(), Some(1_000_000));
             ahead.leave().await.unwrap();
             let mut fences = Vec::new();
             for absent in [last, first, last, first] {

@@ -138,7 +138,7 @@ impl<B: Node> Node for Chaos<B> {
 }
 
 impl<P: RaiseCounter> RaiseCounter for ChaosPlace<P> {
-    async fn raise(&mut self, counter: u64) -> Result<bool> {
+    async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
         self.wire.carry(Verb::Raise, self.inner.raise(counter)).await
     }
 }

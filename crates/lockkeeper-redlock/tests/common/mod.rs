@@ -214,12 +214,17 @@ impl Place for ShakyPlace {
 }
 
 impl RaiseCounter for ShakyPlace {
-    async fn raise(&mut self, counter: u64) -> Result<bool> {
+    async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
         let claim = self.claim.clone();
         if let Some(hook) = &*self.node.0.before_raise.lock().unwrap() {
             hook(&self.node);
         }
-        self.node.carry(async |it| it.store.enter(claim).raise(counter.saturating_sub(it.base)).await).await
+        self.node
+            .carry(async |it| {
+                let raised = it.store.enter(claim).raise(counter.saturating_sub(it.base)).await?;
+                Ok(raised.map(|counter| counter + it.base))
+            })
+            .await
     }
 }
 

@@ -29,6 +29,9 @@ pub(crate) struct Redlock {
     pub(crate) guard: u8,
     pub(crate) fresh_ids: bool,
     pub(crate) clock_counters: bool,
+    /// Whether a node's `turn` tells a counter above all that were raised there. Otherwise its clock is all it
+    /// goes by, and only `raise` tells of a larger one; the second round is then repeated.
+    pub(crate) turn_outdoes: bool,
 }
 
 pub(crate) const SOUND: Redlock = Redlock {
@@ -43,6 +46,7 @@ pub(crate) const SOUND: Redlock = Redlock {
     guard: TTL,
     fresh_ids: true,
     clock_counters: true,
+    turn_outdoes: true,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +131,21 @@ impl Redlock {
     pub(crate) fn give(self, world: &mut World, at: usize, id: (u8, u8)) {
         let (now, clock) = (world.now, self.clock(at, world.now));
         let node = &mut world.nodes[at];
-        node.counter = (node.counter + 1).max(clock);
-        (node.holder, node.expires) = (Some(id), now + TTL);
+        if self.turn_outdoes {
+            node.counter = (node.counter + 1).max(clock);
+        }
+        (node.holder, node.expires, node.raised) = (Some(id), now + TTL, false);
+    }
+
+    /// What a node does when its counter is to be raised for whom it holds. Tells the counter it knows then.
+    pub(crate) fn raise(self, node: &mut NodeState, counter: u8) -> u8 {
+        if self.turn_outdoes {
+            node.counter = node.counter.max(counter);
+            return counter;
+        }
+        node.counter = counter.max(if node.raised { node.counter } else { node.counter + 1 });
+        node.raised = true;
+        node.counter
     }
 
     pub(crate) fn hold(self, world: &mut World, client: u8, since: u8, fence: u8) {
@@ -208,7 +225,7 @@ impl Model for Redlock {
 
     fn init_states(&self) -> Vec<World> {
         let known = vec![Known::Nothing; usize::from(self.clients)];
-        let node = NodeState { born: 0, counter: 0, holder: None, expires: 0, known };
+        let node = NodeState { born: 0, counter: 0, raised: false, holder: None, expires: 0, known };
         vec![World {
             now: BEGINNING,
             restarts: 0,
@@ -263,8 +280,9 @@ impl Model for Redlock {
                 next.losses += u8::from(answer_lost);
                 // Without a second round it is the first that must tell how old the node is.
                 let counts = self.second_round || self.may_vote(&world.nodes[node], since);
-                let counter = next.nodes[node].counter;
-                next.learn(node, client, Known::Gave(counter), answer_lost || !counts);
+                let told =
+                    if self.turn_outdoes { next.nodes[node].counter } else { self.clock(node, world.now) };
+                next.learn(node, client, Known::Gave(told), answer_lost || !counts);
             }
             Event::Confirm { client } => {
                 let Phase::Asking { since } = world.client(client).phase else { return None };
@@ -278,10 +296,13 @@ impl Model for Redlock {
             }
             Event::Raise { node, client, answer_lost } => {
                 let Phase::Confirming { since, counter } = world.client(client).phase else { return None };
-                next.nodes[node].counter = next.nodes[node].counter.max(counter);
+                let told = self.raise(&mut next.nodes[node], counter);
                 next.losses += u8::from(answer_lost);
-                let counts = self.may_vote(&world.nodes[node], since);
-                next.learn(node, client, Known::Confirmed, answer_lost || !counts);
+                let unheard = answer_lost || !self.may_vote(&world.nodes[node], since);
+                if counter < told && !unheard {
+                    next.confirm_again(client, since, told);
+                }
+                next.learn(node, client, Known::Confirmed, unheard);
             }
             Event::Hold { client } => {
                 let Phase::Confirming { since, counter } = world.client(client).phase else { return None };

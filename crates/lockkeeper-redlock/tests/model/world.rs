@@ -48,6 +48,8 @@ pub(crate) enum Renewal {
 pub(crate) struct NodeState {
     pub(crate) born: u8,
     pub(crate) counter: u8,
+    /// Whether its holder has raised the counter.
+    pub(crate) raised: bool,
     /// Client and attempt.
     pub(crate) holder: Option<(u8, u8)>,
     pub(crate) expires: u8,
@@ -80,6 +82,17 @@ impl World {
 
     pub(crate) fn learn(&mut self, node: usize, client: u8, what: Known, answer_lost: bool) {
         self.nodes[node].known[usize::from(client)] = if answer_lost { Known::AnswerLost } else { what };
+    }
+
+    /// A node knows a larger counter: all that confirmed a smaller one are asked again.
+    pub(crate) fn confirm_again(&mut self, client: u8, since: u8, counter: u8) {
+        self.clients[usize::from(client)].phase = Phase::Confirming { since, counter };
+        for node in &mut self.nodes {
+            let known = &mut node.known[usize::from(client)];
+            if *known == Known::Confirmed {
+                *known = Known::Gave(counter);
+            }
+        }
     }
 
     /// Go to a phase, in which nothing is known yet.
@@ -127,12 +140,16 @@ impl World {
         let oldest = self.clients.iter().map(oldest).min().unwrap_or(self.now);
         for (at, node) in self.nodes.iter_mut().enumerate() {
             if node.holder.is_none() {
-                node.expires = 0;
+                (node.expires, node.raised) = (0, false);
             }
             if node.born + model.guard <= oldest {
                 node.born = 0;
             }
-            node.counter = node.counter.max(model.clock(at, self.now).saturating_sub(1));
+            if model.turn_outdoes {
+                node.counter = node.counter.max(model.clock(at, self.now).saturating_sub(1));
+            } else if node.counter < model.clock(at, oldest) {
+                node.counter = 0;
+            }
         }
         let orders: &[&[u8]] = match self.clients.len() {
             2 => &[&[0, 1], &[1, 0]],

@@ -166,7 +166,7 @@ impl<B: Node> Node for Post<B> {
 }
 
 impl<B: Node> RaiseCounter for PostPlace<B> {
-    fn raise(&mut self, counter: u64) -> impl Future<Output = Result<bool>> + Send {
+    fn raise(&mut self, counter: u64) -> impl Future<Output = Result<Option<u64>>> + Send {
         self.send(move |it| Box::pin(it.raise(counter)))
     }
 }
