@@ -139,8 +139,8 @@ local function enter(record)
   return last
 end
 
-local function refresh(record, expiry)
-  record = string.sub(record, 1, 10) .. struct.pack('>d', expiry) .. string.sub(record, 19)
+local function refresh(record, counter, expiry)
+  record = string.sub(record, 1, 2) .. struct.pack('>dd', counter, expiry) .. string.sub(record, 19)
   if sole then
     sole = record
   else
