@@ -20,6 +20,7 @@ mod locker;
 pub mod memory;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+pub mod node;
 pub mod observe;
 mod owner;
 mod queue;
