@@ -284,9 +284,10 @@ impl<B: Node> Place for RedlockPlace<B> {
             Turn::Wait { .. } => None,
         });
         let (yes, counter) = (grants.clone().count(), grants.max().unwrap_or(0));
-        let (counter, confirmed) = match self.shared.majority() <= yes {
-            true => self.settle(&given, counter).await,
-            false => (counter, Vec::new()),
+        let (counter, confirmed) = if self.shared.majority() <= yes {
+            self.settle(&given, counter).await
+        } else {
+            (counter, Vec::new())
         };
         let standings: Vec<_> = confirmed.iter().map(Say::standing).collect();
         if let Some(what) = quorum::same_server(&standings) {
