@@ -11,7 +11,7 @@ pub(crate) struct Entry {
     pub(crate) occupant: Occupant,
 }
 
-/// The lines of all entries, which come ordered by name and place.
+/// The lines of all entries, of which those of one lock stand together, in the order of the line.
 pub(crate) fn gather(entries: Vec<Entry>) -> Vec<LockInfo> {
     let mut infos: Vec<LockInfo> = Vec::new();
     for entry in entries {

@@ -134,6 +134,55 @@ async fn every_isolation_level_counts_right() {
 }
 
 #[tokio::test]
+async fn the_operator_sees_and_breaks() {
+    faults::operators_view(&OnMariaDb::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn what_dead_processes_left_is_removed() {
+    let site = OnMariaDb::start(&[]).await;
+    let count = |table| format!("SELECT COUNT(*) FROM lockkeeper_{table}");
+    let age = "UPDATE lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'";
+    faults::cleaned(&site, &count("claim"), &count("lock"), age).await;
+}
+
+#[tokio::test]
+async fn a_hundred_locks_are_renewed_by_few_statements() {
+    let site = OnMariaDb::start(&[("log-output", "TABLE"), ("general-log", "1")]).await;
+    let held = faults::hold_many(&site).await;
+    let count =
+        "SELECT COUNT(*) FROM mysql.general_log WHERE argument LIKE 'UPDATE lockkeeper_claim SET expires%'";
+    let renewals: usize = site.sql(count).await.trim().parse().unwrap();
+    assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_nothing_held_is_lost() {
+    let settings = [("innodb-data-file-path", "ibdata1:12M"), ("innodb-file-per-table", "0")];
+    let site = OnMariaDb::start(&settings).await;
+    let store = site.open(site.port()).await;
+    let locker = Locker::builder(store.clone()).outage_max(Duration::from_millis(500)).build();
+    let guard = locker.lock("before").await.unwrap();
+    site.sql("CREATE TABLE filler (id INT PRIMARY KEY AUTO_INCREMENT, data LONGBLOB)").await;
+    while site.0.sql("INSERT INTO filler (data) VALUES (REPEAT('x', 100000))").await.is_ok() {}
+    while site.0.sql("INSERT INTO filler (data) VALUES ('x')").await.is_ok() {}
+    // Small rows may still find a place on a page; names as long as they come do not for long.
+    let mut taken = Vec::new();
+    let error = loop {
+        assert!(taken.len() < 10_000, "the disk is not full");
+        match locker.lock(format!("{:0512}", taken.len())).await {
+            Ok(guard) => taken.push(guard),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_transient() && error.to_string().contains("full"), "{error}");
+    // MariaDB itself does not survive to be emptied again, so that is not tried here.
+    guard.check().unwrap();
+    let info = store.show(&Key::new("before").unwrap()).await.unwrap().unwrap();
+    assert_eq!(info.holders[0].fence, Some(guard.fence()));
+}
+
+#[tokio::test]
 async fn a_killed_holder_is_replaced() {
     let test = "a_killed_holder_is_replaced";
     match child::told() {

@@ -137,6 +137,29 @@ async fn every_isolation_level_counts_right() {
 }
 
 #[tokio::test]
+async fn the_operator_sees_and_breaks() {
+    faults::operators_view(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn what_dead_processes_left_is_removed() {
+    let site = OnPostgres::start(&[]).await;
+    let count = |table| format!("SELECT count(*) FROM lockkeeper.lockkeeper_{table}");
+    let age = "UPDATE lockkeeper.lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'";
+    faults::cleaned(&site, &count("claim"), &count("lock"), age).await;
+}
+
+#[tokio::test]
+async fn a_hundred_locks_are_renewed_by_few_statements() {
+    let site = OnPostgres::start(&[("log_statement", "all")]).await;
+    let held = faults::hold_many(&site).await;
+    let log = site.0.log_tail(1_000_000);
+    let renewals =
+        log.lines().filter(|it| it.contains("execute") && it.contains("lockkeeper_renew_1")).count();
+    assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
+}
+
+#[tokio::test]
 async fn a_killed_holder_is_replaced() {
     let test = "a_killed_holder_is_replaced";
     match child::told() {

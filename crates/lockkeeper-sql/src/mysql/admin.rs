@@ -5,7 +5,6 @@ use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::{Fence, Key, Label};
 use mysql_async::Row;
 
-use super::connection::Way;
 use super::fault::Trouble;
 use super::place::{NOW, bytes, text};
 use super::{Mysql, Store};
@@ -24,7 +23,7 @@ impl Inspect for Mysql {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let (length, prefix_text) = (prefix.chars().count(), text(prefix));
         let sql = format!(
-            "{} AND LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin ORDER BY l.name, c.seq",
+            "{} AND LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin ORDER BY c.`lock`, c.seq",
             select()
         );
         let mut infos = self.0.lines("listing the locks", &sql).await?;
@@ -51,7 +50,7 @@ impl Inspect for Mysql {
 
 impl Store {
     async fn lines(&self, doing: &'static str, sql: &str) -> Result<Vec<LockInfo>> {
-        let answer = self.links.ask(Way::Home, doing, sql).await?;
+        let answer = self.links.ask(doing, sql).await?;
         let entries: Option<Vec<_>> = answer.iter().flatten().map(entry).collect();
         let broken = || Trouble::Refused("a row has another form than expected".into()).fault(doing);
         Ok(gather(entries.ok_or_else(broken)?))

@@ -6,7 +6,6 @@ use std::time::Duration;
 use lockkeeper_core::Clock;
 
 use super::Store;
-use super::connection::Way;
 use crate::name::micros_up;
 use crate::retry;
 
@@ -28,6 +27,6 @@ async fn clean(weak: Weak<Store>, every: Duration) {
         let Some(store) = weak.upgrade() else { return };
         let sql = format!("CALL lockkeeper_clean_1({}, {})", micros_up(every), micros_up(IDLE));
         // A fault here is met again by the next verb, which can tell it.
-        let _ = store.links.ask(Way::Home, "cleaning", &sql).await;
+        let _ = store.links.ask("cleaning", &sql).await;
     }
 }

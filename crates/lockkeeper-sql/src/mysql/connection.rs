@@ -1,4 +1,4 @@
-//! Connections: one for commands where the store was opened, one for renewals on each keeper's thread.
+//! Connections: one for each runtime that uses the store, which is the one where it was opened and the keeper's.
 //!
 //! The driver cannot bear to be interrupted in the middle of a statement, so each connection belongs to a task
 //! that nobody interrupts; callers send it statements and wait. What breaks is opened again at the next one.
@@ -27,15 +27,6 @@ pub(crate) type Answer = Vec<Vec<Row>>;
 const GREETING: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                         SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5";
 
-/// Which connection to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The one for commands, unless the present runtime has its own.
-    Home,
-    /// One that is driven by the present runtime.
-    Here,
-}
-
 struct Request {
     sql: String,
     reply: oneshot::Sender<Result<Answer>>,
@@ -59,7 +50,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// To be called where the connection for commands shall live.
+    /// `runtime` is where the store is opened; it also drives the cleaner.
     pub(crate) fn new(options: MysqlOptions, runtime: Handle) -> Self {
         let options = Arc::new(options);
         Links {
@@ -83,18 +74,13 @@ impl Links {
     }
 
     /// Send one or several statements and wait for their answers.
-    pub(crate) async fn ask(&self, way: Way, doing: &'static str, sql: &str) -> backend::Result<Answer> {
-        self.try_ask(way, sql).await.map_err(|it| it.fault(doing))
+    pub(crate) async fn ask(&self, doing: &'static str, sql: &str) -> backend::Result<Answer> {
+        self.try_ask(sql).await.map_err(|it| it.fault(doing))
     }
 
     /// The same for a statement that answers one row of numbers.
-    pub(crate) async fn numbers(
-        &self,
-        way: Way,
-        doing: &'static str,
-        sql: &str,
-    ) -> backend::Result<Vec<i64>> {
-        let answer = self.ask(way, doing, sql).await?;
+    pub(crate) async fn numbers(&self, doing: &'static str, sql: &str) -> backend::Result<Vec<i64>> {
+        let answer = self.ask(doing, sql).await?;
         let row = answer.into_iter().flatten().next();
         let numbers = row.map(|it| (0..it.len()).map(|at| it.get_opt(at)?.ok()).collect());
         let broken = || Trouble::Refused("the answer has another form than expected".into()).fault(doing);
@@ -102,10 +88,10 @@ impl Links {
     }
 
     /// Send statements until they are answered or there is no more sense in it.
-    async fn try_ask(&self, way: Way, sql: &str) -> Result<Answer> {
+    async fn try_ask(&self, sql: &str) -> Result<Answer> {
         let (mut reconnected, mut recreated) = (false, false);
         for attempt in 0.. {
-            let trouble = match self.send(way, sql).await {
+            let trouble = match self.send(sql).await {
                 Ok(answer) => return Ok(answer),
                 Err(trouble) => trouble,
             };
@@ -132,15 +118,12 @@ impl Links {
     }
 
     /// Send statements once.
-    pub(crate) async fn send(&self, way: Way, sql: &str) -> Result<Answer> {
-        match self.link(way).send(sql).await {
-            // The runtime where the store was opened has ended; the present one must do.
-            Err(Trouble::NoRuntime) => self.link(Way::Here).send(sql).await,
-            answer => answer,
-        }
+    pub(crate) async fn send(&self, sql: &str) -> Result<Answer> {
+        self.link().send(sql).await
     }
 
-    fn link(&self, way: Way) -> Link {
+    /// The present runtime's own way to the server: no other runtime can block it, and it ends with nobody else.
+    fn link(&self) -> Link {
         let Ok(here) = Handle::try_current() else {
             return self.home.clone();
         };
@@ -151,9 +134,6 @@ impl Links {
         others.retain(|it| !it.requests.is_closed());
         if let Some(link) = others.iter().find(|it| it.runtime.id() == here.id()) {
             return link.clone();
-        }
-        if way == Way::Home {
-            return self.home.clone();
         }
         let link = Link::start(self.options.clone(), here);
         others.push(link.clone());

@@ -6,7 +6,6 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::Store;
-use super::connection::Way;
 use crate::finding::finding;
 
 const DOING: &str = "examining the server";
@@ -17,7 +16,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
                'log_bin', 'binlog_format', 'wsrep_on', 'read_only', 'wait_timeout', 'version', \
                'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'innodb_lock_wait_timeout', \
                'innodb_rollback_on_timeout', 'gtid_domain_id')";
-    let answer = store.links.ask(Way::Home, DOING, sql).await?;
+    let answer = store.links.ask(DOING, sql).await?;
     let settings: HashMap<String, String> = answer
         .into_iter()
         .flatten()

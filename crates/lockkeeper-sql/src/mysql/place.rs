@@ -7,7 +7,6 @@ use std::time::Duration;
 use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 
-use super::connection::Way;
 use super::{NAME, Store};
 use crate::batch::{self, Batch, Due, RenewAll};
 use crate::name::{NameHash, hash, micros_up, printable, span};
@@ -88,7 +87,7 @@ impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let links = &self.store.links;
         links.note_ttl(self.claim.ttl);
-        let answer = links.numbers(Way::Home, "taking the lock", &self.turn_sql()).await?;
+        let answer = links.numbers("taking the lock", &self.turn_sql()).await?;
         let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
             return Err(Fault::permanent(
                 NAME,
@@ -127,7 +126,7 @@ impl Place for MysqlPlace {
     async fn leave(&mut self) -> Result<()> {
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
         let sql = format!("CALL lockkeeper_leave_1({lock}, {id})");
-        self.store.links.ask(Way::Home, "giving the lock back", &sql).await?;
+        self.store.links.ask("giving the lock back", &sql).await?;
         self.waiting = false;
         Ok(())
     }
@@ -152,7 +151,7 @@ impl RenewAll for Store {
              FROM lockkeeper_claim AS c WHERE c.held AND c.expires > {NOW} AND ({})",
             ours.replace("`lock`", "c.`lock`").replace(" id ", " c.id ")
         );
-        let answer = self.links.ask(Way::Here, "renewing the lock", &sql).await?;
+        let answer = self.links.ask("renewing the lock", &sql).await?;
         let kept: Vec<(Vec<u8>, bool)> = answer
             .into_iter()
             .flatten()

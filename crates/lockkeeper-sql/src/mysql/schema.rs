@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::connection::{Links, Way};
+use super::connection::Links;
 use super::fault::{Result, Trouble};
 use crate::name::micros_up;
 
@@ -53,13 +53,13 @@ pub(crate) async fn prepare(links: &Links, quiet: Duration) -> Result<()> {
                 .into(),
         ));
     }
-    // Those who create at the same time must do so one after the other. All on the connection for commands.
+    // Those who create at the same time must do so one after the other. All on one connection.
     let lock = "SELECT GET_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())), 10)";
     // Without it, as on a Galera node, they get in each other's way and try again.
     let _ = number(links, lock).await;
     let created = create(links, quiet).await;
     let unlock = "DO RELEASE_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())))";
-    let _ = links.send(Way::Home, unlock).await;
+    let _ = links.send(unlock).await;
     created
 }
 
@@ -70,7 +70,7 @@ async fn create(links: &Links, quiet: Duration) -> Result<()> {
     let now = number(links, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").await?;
     let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
     for statement in statements(&text(quiet_until)) {
-        links.send(Way::Home, &statement).await?;
+        links.send(&statement).await?;
     }
     if found(links).await? {
         return Ok(());
@@ -101,7 +101,7 @@ async fn found(links: &Links) -> Result<bool> {
 }
 
 async fn number(links: &Links, sql: &str) -> Result<i64> {
-    let answer = links.send(Way::Home, sql).await?;
+    let answer = links.send(sql).await?;
     let number = answer.into_iter().flatten().next().and_then(|it| it.get_opt(0)?.ok());
     number.ok_or_else(|| Trouble::Refused("the server gave another answer than expected".into()))
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::connection::Way;
 use super::place::{MysqlPlace, NOW, RECHECK_MIN, bytes};
 use crate::name::span;
 
@@ -41,7 +40,7 @@ impl MysqlPlace {
              FROM lockkeeper_claim AS c LEFT JOIN lockkeeper_claim AS m ON m.`lock` = c.`lock` AND m.id = {id} \
              WHERE c.`lock` = {lock}"
         );
-        let seen = self.store.links.numbers(Way::Home, "looking", &sql).await;
+        let seen = self.store.links.numbers("looking", &sql).await;
         let Ok([state, waiting_before, waiting_behind, expiry]) = seen.as_deref() else {
             // Let the next `turn` meet the fault: it can tell it.
             return Some(most);

@@ -8,7 +8,6 @@ use lockkeeper_core::{Fence, Key, Label};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::Way;
 use super::fault::Trouble;
 use super::{Postgres, Store};
 use crate::lines::{Entry, gather};
@@ -63,7 +62,7 @@ impl Store {
         sql: &str,
         params: &[super::connection::Param<'_>],
     ) -> Result<Vec<LockInfo>> {
-        let rows = self.links.rows(Way::Home, doing, sql, params).await?;
+        let rows = self.links.rows(doing, sql, params).await?;
         let entries: std::result::Result<Vec<_>, _> = rows.iter().map(entry).collect();
         Ok(gather(entries.map_err(|it| Trouble::from(it).fault(doing))?))
     }

@@ -7,7 +7,6 @@ use lockkeeper_core::Clock;
 use tokio_postgres::types::Type;
 
 use super::Store;
-use super::connection::Way;
 use crate::name::micros_up;
 use crate::retry;
 
@@ -41,6 +40,6 @@ impl Store {
     ) -> lockkeeper_core::backend::Result<Vec<i64>> {
         let sql = format!("SELECT {}.lockkeeper_clean_1($1, $2)", self.links.options.schema);
         let params = [(&micros_up(every) as _, Type::INT8), (&micros_up(idle) as _, Type::INT8)];
-        self.links.numbers(Way::Home, "cleaning", &sql, &params).await
+        self.links.numbers("cleaning", &sql, &params).await
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: one for commands where the store was opened, one for renewals on each keeper's thread.
+//! Connections: one for each runtime that uses the store, which is the one where it was opened and the keeper's.
 //!
 //! The driver pipelines: many tasks share one connection, and a task that goes away disturbs nobody. What
 //! breaks is opened again by whoever needs it next.
@@ -30,15 +30,6 @@ use crate::retry;
 /// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Which connection to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The one for commands, unless the present runtime has its own.
-    Home,
-    /// One that is driven by the present runtime.
-    Here,
-}
-
 /// One open connection.
 struct Session {
     client: Client,
@@ -66,7 +57,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// To be called where the connection for commands shall live.
+    /// `runtime` is where the store is opened; it also drives the listener and the cleaner.
     pub(crate) fn new(options: PostgresOptions, runtime: Handle) -> Self {
         Links {
             options,
@@ -88,15 +79,14 @@ impl Links {
         *longest = ttl.max(*longest);
     }
 
-    /// Run a statement that answers numbers, by the connection that suits the present runtime.
+    /// Run a statement that answers numbers, by the present runtime's own connection.
     pub(crate) async fn numbers(
         &self,
-        way: Way,
         doing: &'static str,
         sql: &str,
         params: &[Param<'_>],
     ) -> backend::Result<Vec<i64>> {
-        let row = self.rows(way, doing, sql, params).await?.into_iter().next();
+        let row = self.rows(doing, sql, params).await?.into_iter().next();
         let numbers = row.map(|it| it.try_get(0)).transpose();
         let numbers = numbers.map_err(|it| Trouble::from(it).fault(doing))?;
         numbers.ok_or_else(|| Trouble::Refused("a function of Lockkeeper gave no answer".into()).fault(doing))
@@ -105,19 +95,18 @@ impl Links {
     /// Run a statement.
     pub(crate) async fn rows(
         &self,
-        way: Way,
         doing: &'static str,
         sql: &str,
         params: &[Param<'_>],
     ) -> backend::Result<Vec<Row>> {
-        self.try_rows(way, sql, params).await.map_err(|it| it.fault(doing))
+        self.try_rows(sql, params).await.map_err(|it| it.fault(doing))
     }
 
     /// Send a statement until it is answered or there is no more sense in it.
-    async fn try_rows(&self, way: Way, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    async fn try_rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let (mut reconnected, mut recreated) = (false, false);
         for attempt in 0.. {
-            let (link, session) = self.session(way).await?;
+            let (link, session) = self.session().await?;
             let answer = self.in_time(session.query(sql, params)).await;
             let trouble = match answer {
                 Ok(rows) => return Ok(rows),
@@ -152,7 +141,7 @@ impl Links {
     /// Make the tables ready, on first use of the store.
     pub(crate) async fn prepare(&self, doing: &'static str) -> backend::Result<()> {
         let prepare = async {
-            let (_, session) = self.session(Way::Home).await?;
+            let (_, session) = self.session().await?;
             self.in_time(schema::prepare(&session.client, &self.options, Duration::ZERO)).await
         };
         prepare.await.map_err(|it| it.fault(doing))
@@ -169,22 +158,15 @@ impl Links {
         }
     }
 
-    /// An open session and the link it belongs to.
-    async fn session(&self, way: Way) -> Result<(Arc<Link>, Arc<Session>)> {
-        let link = self.link(way);
-        match link.session(&self.options).await {
-            Ok(session) => Ok((link, session)),
-            // The runtime where the store was opened has ended; the present one must do.
-            Err(Trouble::NoRuntime) => {
-                let link = self.link(Way::Here);
-                let session = link.session(&self.options).await?;
-                Ok((link, session))
-            }
-            Err(trouble) => Err(trouble),
-        }
+    /// An open session of the present runtime, and the link it belongs to.
+    async fn session(&self) -> Result<(Arc<Link>, Arc<Session>)> {
+        let link = self.link();
+        let session = link.session(&self.options).await?;
+        Ok((link, session))
     }
 
-    fn link(&self, way: Way) -> Arc<Link> {
+    /// The present runtime's own way to the server: no other runtime can block it, and it ends with nobody else.
+    fn link(&self) -> Arc<Link> {
         let Ok(here) = Handle::try_current() else {
             return self.home.clone();
         };
@@ -194,9 +176,6 @@ impl Links {
         let mut others = locked(&self.others);
         if let Some(link) = others.iter().find(|it| it.runtime.id() == here.id()) {
             return link.clone();
-        }
-        if way == Way::Home {
-            return self.home.clone();
         }
         others.retain(|it| it.is_open());
         let link = Arc::new(Link::new(here));
@@ -269,8 +248,16 @@ impl Link {
             return Ok(session);
         }
         // A socket belongs to the runtime on which it was made.
-        let connecting = self.runtime.spawn(Session::open(options.config.clone()));
-        let session = Arc::new(connecting.await.map_err(|_| Trouble::NoRuntime)??);
+        let mut connecting = self.runtime.spawn(Session::open(options.config.clone()));
+        let opened = tokio::select! {
+            biased;
+            opened = &mut connecting => opened,
+            () = Clock::boot().sleep(options.common.answer_within) => {
+                connecting.abort();
+                return Err(Trouble::Silent);
+            }
+        };
+        let session = Arc::new(opened.map_err(|_| Trouble::NoRuntime)??);
         *locked(&self.session) = Some(session.clone());
         Ok(session)
     }

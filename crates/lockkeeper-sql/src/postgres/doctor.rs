@@ -4,7 +4,6 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::Store;
-use super::connection::Way;
 use super::fault::Trouble;
 use crate::finding::finding;
 
@@ -17,7 +16,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
                'default_transaction_isolation', 'idle_session_timeout') \
                UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication \
                UNION ALL SELECT 'version', current_setting('server_version')";
-    let rows = store.links.rows(Way::Home, DOING, sql, &[]).await?;
+    let rows = store.links.rows(DOING, sql, &[]).await?;
     let mut settings = std::collections::HashMap::new();
     for row in rows {
         let pair: std::result::Result<(String, String), _> =

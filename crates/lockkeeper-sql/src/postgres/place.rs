@@ -8,7 +8,6 @@ use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 
-use super::connection::Way;
 use super::{NAME, Store, wake};
 use crate::batch::{self, Batch, Due, RenewAll};
 use crate::name::{NameHash, hash, micros_up, printable, span};
@@ -49,7 +48,6 @@ impl PostgresPlace {
         self.store
             .links
             .numbers(
-                Way::Home,
                 "taking the lock",
                 &self.store.sql.turn,
                 &[
@@ -77,7 +75,7 @@ impl PostgresPlace {
             (&self.lock.as_slice() as _, Type::BYTEA),
             (&self.claim.id.as_bytes().as_slice() as _, Type::BYTEA),
         ];
-        let seen = self.store.links.numbers(Way::Home, "looking", &self.store.sql.look, &params).await;
+        let seen = self.store.links.numbers("looking", &self.store.sql.look, &params).await;
         match seen.as_deref() {
             // Still waiting behind somebody alive.
             Ok([0, waiting_before, expiry]) if 0 < *expiry => {
@@ -98,7 +96,7 @@ impl Place for PostgresPlace {
             self.bell = Some(self.store.wake.bell(self.claim.id));
         }
         let answer = self.ask().await?;
-        let [held, counter, wanted, ahead, _, expiry] = answer[..] else {
+        let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
             return Err(Fault::permanent(
                 NAME,
                 "taking the lock",
@@ -116,6 +114,7 @@ impl Place for PostgresPlace {
         if self.claim.patient {
             wake::start(&self.store);
         }
+        self.pace.pause(self.store.links.clock.now(), ahead_waiting, self.claim.ttl / 3);
         Ok(Turn::Wait {
             recheck: span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN),
             ahead: u64::try_from(ahead).ok(),
@@ -131,7 +130,7 @@ impl Place for PostgresPlace {
             return bell.notified().await;
         }
         let clock = self.store.links.clock.clone();
-        let mut pause = self.pace.pause(clock.now(), 0, self.claim.ttl / 3);
+        let mut pause = self.pace.last();
         loop {
             tokio::select! {
                 () = bell.notified() => return,
@@ -155,7 +154,7 @@ impl Place for PostgresPlace {
             (&self.claim.id.as_bytes().as_slice() as _, Type::BYTEA),
         ];
         let sql = &self.store.sql.leave;
-        self.store.links.numbers(Way::Home, "giving the lock back", sql, &params).await?;
+        self.store.links.numbers("giving the lock back", sql, &params).await?;
         self.waiting = false;
         Ok(())
     }
@@ -184,7 +183,7 @@ impl RenewAll for Store {
             (&ids as _, Type::BYTEA_ARRAY),
             (&ttls as _, Type::INT8_ARRAY),
         ];
-        let answers = self.links.numbers(Way::Here, "renewing the lock", &self.sql.renew, &params).await?;
+        let answers = self.links.numbers("renewing the lock", &self.sql.renew, &params).await?;
         let renewals = dues.iter().zip(answers).map(|(due, answer)| match answer {
             0 => Renewal::Lost,
             it => Renewal::Held { valid_for: due.claim.ttl, wanted: it == 2 },

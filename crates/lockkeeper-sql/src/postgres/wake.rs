@@ -15,7 +15,6 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use super::Store;
-use super::connection::Way;
 use crate::retry;
 
 /// How long a message to ourselves may take.
@@ -167,7 +166,7 @@ async fn greet(store: &Store, client: &Client, channel: &str, messages: &mut Mes
     }
     // By another connection: a pooler must not be able to answer this from the same one.
     let params = [(&channel as _, Type::TEXT), (&HELLO as _, Type::TEXT)];
-    if store.links.rows(Way::Home, "listening", "SELECT pg_notify($1, $2)", &params).await.is_err() {
+    if store.links.rows("listening", "SELECT pg_notify($1, $2)", &params).await.is_err() {
         return Greeted::Broken;
     }
     tokio::select! {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::Backend;
+use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Clock, Key, Locker};
+use lockkeeper_core::{Claim, ClaimId, Clock, Guard, Key, Label, Locker};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
@@ -216,6 +216,78 @@ pub(crate) async fn exact_count<S: Site>(site: &S, port: u16) {
     })
     .await;
     assert_eq!(counter.load(std::sync::atomic::Ordering::SeqCst), 120);
+}
+
+/// What the operator sees and does.
+pub(crate) async fn operators_view<S: Site>(site: &S) {
+    let store = site.open(site.port()).await;
+    let (one, other) = (locker(store.clone()), locker(site.open(site.port()).await));
+    let names = ["view/a", "view/a ", "view/A", "view/é", "views"];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(one.lock(name).note("it's me \\ 🔒").await.unwrap());
+    }
+    let waiting = tokio::spawn(async move { other.lock("view/a").await.unwrap().fence() });
+    wait_until(async || is_wanted(site, "view/a").await).await;
+    let listed = store.list("view/").await.unwrap();
+    let keys: Vec<&str> = listed.iter().map(|it| it.key.as_str()).collect();
+    assert_eq!(keys, ["view/A", "view/a", "view/a ", "view/é"]);
+    let blank: Vec<_> = store.list("view/a ").await.unwrap();
+    assert_eq!(blank.len(), 1, "{blank:?}");
+    let info = &listed[1];
+    assert_eq!((info.holders.len(), info.waiters.len()), (1, 1));
+    let holder = &info.holders[0];
+    assert_eq!(holder.fence, Some(guards[0].fence()));
+    assert_eq!(holder.label.pid, std::process::id());
+    assert_eq!(holder.label.note.as_deref(), Some("it's me \\ 🔒"));
+    assert!(holder.valid_for <= TTL && holder.since.is_some());
+    assert_eq!(info.waiters[0].fence, None);
+    assert!(store.show(&Key::new("view/none").unwrap()).await.unwrap().is_none());
+    // Broken by hand: the holder is told, the next one enters with a larger fence.
+    let broken = store.break_lock(&info.key).await.unwrap();
+    assert_eq!(broken.len(), 1);
+    assert!(guards[0].fence() < within(waiting).await.unwrap());
+    within(guards[0].lost()).await;
+    assert!(store.break_lock(&Key::new("view/none").unwrap()).await.unwrap().is_empty());
+}
+
+/// What dead processes left is removed, by several cleaners at once, and nothing else is.
+pub(crate) async fn cleaned<S: Site>(site: &S, claims: &str, locks: &str, age: &str) {
+    let url = format!("{}?clean_every=100ms", site.url());
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(S::open_url(&url).await);
+    }
+    for at in 0..20 {
+        let claim = Claim {
+            key: Key::new(&format!("dead/{at}")).unwrap(),
+            id: ClaimId::random().unwrap(),
+            ttl: Duration::from_millis(200),
+            weight: 1,
+            capacity: 1,
+            patient: true,
+            label: Arc::new(Label::of_this_process()),
+        };
+        stores[0].enter(claim).turn().await.unwrap();
+    }
+    let guard = locker(stores[1].clone()).lock("living").await.unwrap();
+    wait_until(async || site.sql(claims).await.trim() == "1").await;
+    site.sql(age).await;
+    wait_until(async || site.sql(locks).await.trim() == "1").await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Hold many locks for a while; how many renewals the server has seen.
+pub(crate) async fn hold_many<S: Site>(site: &S) -> usize {
+    let one = locker(site.open(site.port()).await);
+    let mut guards = Vec::new();
+    for at in 0..100 {
+        guards.push(one.lock(format!("many/{at}")).await.unwrap());
+    }
+    Clock::boot().sleep(TTL * 3 / 2).await;
+    assert!(guards.iter().all(Guard::is_valid));
+    guards.len()
 }
 
 /// A holder whose process is killed is replaced after its ttl, with a larger fence.
