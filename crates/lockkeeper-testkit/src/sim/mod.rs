@@ -1,0 +1,133 @@
+//! Seeded simulation: several processes, a bad network and an evil spirit, in virtual time, on one thread.
+//!
+//! Every process has a locker of its own over one shared store. Between them lies a network that delays
+//! beyond the ttl, loses requests and replies, swallows calls for ever, and delivers letters of the dead.
+//! Processes are paused and killed. A [`Witness`] looks at every guard after every step:
+//!
+//! * at most one tenure is valid at any moment, in the whole world;
+//! * what was over is never valid again;
+//! * fences grow with every guard, and stay on reentry;
+//! * a guard is good when it is received;
+//! * when all users are gone, the store is empty after the ttl, and no locker keeps a line.
+//!
+//! The same seed gives the same run. A failing seed is told with the command that replays it.
+
+mod executor;
+mod post;
+mod users;
+mod witness;
+mod world;
+
+use std::fmt;
+use std::time::Duration;
+
+use lockkeeper_core::LockerBuilder;
+use lockkeeper_core::backend::Backend;
+use lockkeeper_core::inspect::Inspect;
+
+use crate::chance::Chance;
+use crate::chaos::Odds;
+
+pub use executor::{Ended, Executor, Process, ProcessId};
+pub use post::{Delays, Post, PostPlace};
+pub use witness::{Counts, Witness};
+
+/// What a simulation is like. [`Scenario::drawn`] makes one of each seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// The seed of everything.
+    pub seed: u64,
+    /// How many processes there are at first.
+    pub processes: u32,
+    /// How many users each has.
+    pub users: u32,
+    /// How often each user wants the lock.
+    pub rounds: u32,
+    /// The ttl of most requests.
+    pub ttl: Duration,
+    /// What happens to calls.
+    pub odds: Odds,
+    /// Letters of a thousand that travel up to twice the ttl.
+    pub slow_letters: u64,
+    /// How many pauses of up to twice the ttl the evil spirit inflicts.
+    pub pauses: u32,
+    /// How many processes it kills; each is replaced by a new one.
+    pub crashes: u32,
+}
+
+impl Scenario {
+    /// The scenario of a seed: from a calm sea to a storm.
+    pub fn drawn(seed: u64) -> Self {
+        let mut chance = Chance::seeded(seed);
+        let ttl = Duration::from_millis(900);
+        let storm = chance.below(4);
+        let odds = Odds {
+            request_lost: chance.below(60) * storm,
+            reply_lost: chance.below(60) * storm,
+            never: chance.below(12) * storm,
+            slow: chance.below(40) * storm,
+            slow_max: ttl * 2,
+            usual_max: Duration::from_millis(1 + chance.below(20)),
+        };
+        Scenario {
+            seed,
+            processes: 1 + u32::try_from(chance.below(4)).unwrap_or(0),
+            users: 1 + u32::try_from(chance.below(4)).unwrap_or(0),
+            rounds: 6,
+            ttl,
+            odds,
+            slow_letters: chance.below(40) * storm,
+            pauses: u32::try_from(chance.below(4) * storm).unwrap_or(0),
+            crashes: u32::try_from(chance.below(2) * storm).unwrap_or(0),
+        }
+    }
+
+    /// Run it over `store`, with every locker built by `settings`.
+    ///
+    /// # Errors
+    /// [`Broken`] if the witness saw what must never be.
+    pub fn run<B: Backend + Inspect + Clone>(
+        &self,
+        store: impl FnOnce(lockkeeper_core::Clock) -> B,
+        settings: impl Fn(LockerBuilder) -> LockerBuilder + Send + Sync + 'static,
+    ) -> Result<Report, Broken> {
+        world::World::new(*self, store, settings).run()
+    }
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What happened.
+    pub counts: Counts,
+    /// How many steps it took; the same for the same seed.
+    pub steps: u64,
+    /// How much virtual time went by.
+    pub lasted: Duration,
+}
+
+/// A run that showed a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// What was seen.
+    pub what: String,
+    /// What happened until then.
+    pub counts: Counts,
+    /// When, since the beginning of the run.
+    pub at: Duration,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Broken { seed, what, at, .. } = self;
+        writeln!(f, "seed {seed}, after {at:?}: {what}")?;
+        write!(
+            f,
+            "replay: LOCKKEEPER_SIM_SEED={seed} cargo test -p lockkeeper-testkit --test sim -- --nocapture"
+        )
+    }
+}
+
+impl std::error::Error for Broken {}

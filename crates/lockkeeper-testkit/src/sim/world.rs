@@ -1,0 +1,288 @@
+//! The world of a simulation: store, network, processes, and the spirit that troubles them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkeeper_core::backend::Backend;
+use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Clock, Key, Locker, LockerBuilder, Moment, Spawn};
+
+use super::executor::{Ended, Executor, ProcessId};
+use super::post::{Delays, Post};
+use super::users::{KEY, User};
+use super::witness::Witness;
+use super::{Broken, Report, Scenario};
+use crate::chance::Chance;
+use crate::chaos::{Chaos, Fate};
+
+/// The network and the spirit are processes, too; these never pause and never die.
+const NETWORK: ProcessId = 0;
+const SPIRIT: ProcessId = 1;
+const FIRST: ProcessId = 2;
+
+type Settings = Arc<dyn Fn(LockerBuilder) -> LockerBuilder + Send + Sync>;
+
+#[derive(Clone)]
+pub(super) struct World<B> {
+    scenario: Scenario,
+    clock: Clock,
+    executor: Executor,
+    witness: Witness,
+    store: B,
+    settings: Settings,
+    population: Arc<Mutex<Vec<Member>>>,
+    born: Arc<AtomicU32>,
+    healed: Arc<AtomicBool>,
+    chance: Arc<Mutex<Chance>>,
+}
+
+/// A living process.
+struct Member {
+    id: ProcessId,
+    locker: Locker,
+    users: Arc<AtomicU32>,
+    pauses: Arc<AtomicU64>,
+}
+
+impl<B> fmt::Debug for World<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("scenario", &self.scenario)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend + Inspect + Clone> World<B> {
+    pub(super) fn new(
+        scenario: Scenario,
+        store: impl FnOnce(Clock) -> B,
+        settings: impl Fn(LockerBuilder) -> LockerBuilder + Send + Sync + 'static,
+    ) -> Self {
+        let mut chance = Chance::seeded(scenario.seed ^ 0x5eed);
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        World {
+            scenario,
+            executor: Executor::new(clock.clone(), chance.fork()),
+            witness: Witness::default(),
+            store: store(clock.clone()),
+            clock,
+            settings: Arc::new(settings),
+            population: Arc::default(),
+            born: Arc::new(AtomicU32::new(FIRST)),
+            healed: Arc::default(),
+            chance: Arc::new(Mutex::new(chance)),
+        }
+    }
+
+    pub(super) fn run(self) -> Result<Report, Broken> {
+        let start = self.clock.now();
+        for _ in 0..self.scenario.processes {
+            self.give_birth();
+        }
+        let spirit = self.clone();
+        self.executor
+            .process(SPIRIT)
+            .spawn(Box::pin(async move { spirit.haunt().await }));
+        self.all_users_finish();
+        self.nothing_is_left();
+        let (counts, lasted) = (self.witness.counts(), self.clock.now() - start);
+        match self.witness.verdict() {
+            None => Ok(Report {
+                counts,
+                steps: self.executor.steps(),
+                lasted,
+            }),
+            Some(what) => Err(Broken {
+                seed: self.scenario.seed,
+                what,
+                counts,
+                at: lasted,
+            }),
+        }
+    }
+
+    /// A new process with its own locker, its own network and its own users.
+    fn give_birth(&self) {
+        let id = self.born.fetch_add(1, Ordering::Relaxed);
+        let process = self.executor.process(id);
+        let builder = Locker::builder(self.network())
+            .clock(self.clock.clone())
+            .spawner(process.clone())
+            .outage_max(self.scenario.ttl * 3)
+            .handoff_span_max(self.scenario.ttl / 3)
+            .handoff_count_max(3);
+        let locker = (self.settings)(builder).build();
+        let users = Arc::new(AtomicU32::new(self.scenario.users));
+        let pauses = Arc::new(AtomicU64::new(0));
+        for _ in 0..self.scenario.users {
+            let user = User {
+                locker: locker.clone(),
+                process: process.clone(),
+                witness: self.witness.clone(),
+                clock: self.clock.clone(),
+                chance: self.fork(),
+                ttl: self.scenario.ttl,
+                rounds: self.scenario.rounds,
+                // A call that is never answered holds up its line; only patience with an end gets past it.
+                endless: self.scenario.odds.never == 0,
+                pauses: pauses.clone(),
+            };
+            let users = users.clone();
+            process.spawn(Box::pin(async move {
+                user.live().await;
+                users.fetch_sub(1, Ordering::Relaxed);
+            }));
+        }
+        self.members().push(Member {
+            id,
+            locker,
+            users,
+            pauses,
+        });
+    }
+
+    /// A bad network: letters that outlive their senders, and calls that are lost or never answered.
+    fn network(&self) -> Chaos<Post<B>> {
+        let Scenario {
+            odds,
+            ttl,
+            slow_letters,
+            ..
+        } = self.scenario;
+        let delays = Delays {
+            chance: self.fork(),
+            slow: slow_letters,
+            slow_max: ttl * 2,
+            usual_max: odds.usual_max,
+        };
+        let carrier = self.executor.process(NETWORK);
+        let post = Post::new(self.store.clone(), self.clock.clone(), carrier, delays, ttl);
+        let (mut chance, healed) = (self.fork(), self.healed.clone());
+        Chaos::new(post, self.clock.clone(), move |_, _| {
+            if healed.load(Ordering::Relaxed) {
+                Fate::OK
+            } else {
+                odds.draw(&mut chance)
+            }
+        })
+    }
+
+    /// Pause and kill, at random, as often as the scenario says.
+    async fn haunt(self) {
+        let mut deeds: Vec<bool> = Vec::new();
+        deeds.extend((0..self.scenario.pauses).map(|_| false));
+        deeds.extend((0..self.scenario.crashes).map(|_| true));
+        let mut chance = self.fork();
+        while !deeds.is_empty() {
+            self.clock.sleep(chance.span(self.scenario.ttl * 2)).await;
+            let kills = deeds.swap_remove(usize::try_from(chance.below(deeds.len() as u64)).unwrap_or(0));
+            if kills {
+                self.kill(&mut chance);
+                self.clock.sleep(chance.span(self.scenario.ttl)).await;
+                self.give_birth();
+            } else if let Some(id) = self.choose_to_pause(&mut chance) {
+                self.executor.pause(id);
+                self.clock.sleep(chance.span(self.scenario.ttl * 2)).await;
+                self.executor.resume(id);
+            }
+        }
+    }
+
+    fn kill(&self, chance: &mut Chance) {
+        let mut members = self.members();
+        if members.is_empty() {
+            return;
+        }
+        let at = usize::try_from(chance.below(members.len() as u64)).unwrap_or(0);
+        let victim = members.swap_remove(at);
+        drop(members);
+        self.executor.crash(victim.id);
+        self.witness.crashed(victim.id);
+        std::mem::forget(victim);
+    }
+
+    fn choose_to_pause(&self, chance: &mut Chance) -> Option<ProcessId> {
+        let members = self.members();
+        let member = members.get(usize::try_from(chance.below(members.len() as u64)).unwrap_or(0))?;
+        member.pauses.fetch_add(1, Ordering::Relaxed);
+        self.witness.count(|it| it.paused += 1);
+        Some(member.id)
+    }
+
+    /// Everybody comes to an end, because every wait has one, if only the spirit and the storm leave off.
+    fn all_users_finish(&self) {
+        let storm_until = self.clock.now().after(self.scenario.ttl * 60);
+        let calm_until = storm_until.after(self.scenario.ttl * 600);
+        if self.go_on(storm_until) == Ended::Done {
+            return;
+        }
+        self.healed.store(true, Ordering::Relaxed);
+        let ended = self.go_on(calm_until);
+        if ended != Ended::Done {
+            let open: u32 = self
+                .members()
+                .iter()
+                .map(|it| it.users.load(Ordering::Relaxed))
+                .sum();
+            self.witness.accuse(format!(
+                "{open} users never finished ({ended:?}), long after the storm"
+            ));
+        }
+    }
+
+    fn go_on(&self, until: Moment) -> Ended {
+        let born = self.scenario.processes + self.scenario.crashes;
+        let finished = || {
+            let all_born = self.born.load(Ordering::Relaxed) == FIRST + born;
+            let nobody_busy = self
+                .members()
+                .iter()
+                .all(|it| it.users.load(Ordering::Relaxed) == 0);
+            self.witness.verdict().is_some() || (all_born && nobody_busy)
+        };
+        self.executor.run(until, finished, || self.witness.look())
+    }
+
+    /// When the users are gone and the ttl has passed, the store is empty and no line is left.
+    fn nothing_is_left(&self) {
+        self.healed.store(true, Ordering::Relaxed);
+        if self.witness.verdict().is_some() {
+            return;
+        }
+        let Ok(key) = Key::new(KEY) else { return };
+        let (store, witness, clock) = (self.store.clone(), self.witness.clone(), self.clock.clone());
+        let (looked, settles) = (Arc::new(AtomicBool::new(false)), self.scenario.ttl * 10);
+        let done = looked.clone();
+        self.executor.process(SPIRIT).spawn(Box::pin(async move {
+            clock.sleep(settles).await;
+            match store.show(&key).await {
+                Ok(None) => {}
+                Ok(Some(found)) => witness.accuse(format!("this is left in the store: {found:?}")),
+                Err(fault) => witness.accuse(format!("the store cannot be looked at: {fault}")),
+            }
+            done.store(true, Ordering::Relaxed);
+        }));
+        self.executor.run(
+            Moment::NEVER,
+            || looked.load(Ordering::Relaxed),
+            || self.witness.look(),
+        );
+        // A call that is never answered keeps its line for ever; without such calls none may stay.
+        let lines: usize = self.members().iter().map(|it| it.locker.lines()).sum();
+        if lines != 0 && self.scenario.odds.never == 0 {
+            self.witness
+                .accuse(format!("{lines} lines are left in lockers that nobody uses"));
+        }
+    }
+
+    fn fork(&self) -> Chance {
+        self.chance.lock().unwrap_or_else(PoisonError::into_inner).fork()
+    }
+
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
+        self.population.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
