@@ -5,6 +5,7 @@
 //! [`backend`].
 
 mod acquire;
+pub mod admission;
 pub mod backend;
 mod background;
 pub mod claim;
@@ -23,6 +24,7 @@ pub mod mutant;
 pub mod observe;
 mod owner;
 mod queue;
+pub mod record;
 mod request;
 mod rounds;
 mod tenure;
