@@ -1,0 +1,5 @@
+//! ZooKeeper on real servers: the conformance suite, then faults.
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod common;
+mod conformance;
