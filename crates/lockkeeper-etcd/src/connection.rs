@@ -124,13 +124,27 @@ impl Connection {
         Q: Clone,
         F: Future<Output = std::result::Result<Response<A>, Status>>,
     {
+        self.call_within(self.options.timeout, message, send).await
+    }
+
+    /// [`Connection::call`] with a patience of its own.
+    pub(crate) async fn call_within<Q, A, F>(
+        &self,
+        patience: Duration,
+        message: Q,
+        send: impl Fn(Channel, Request<Q>) -> F,
+    ) -> std::result::Result<A, Status>
+    where
+        Q: Clone,
+        F: Future<Output = std::result::Result<Response<A>, Status>>,
+    {
         let mut left = self.channels.len();
         let mut renewed_token = false;
         loop {
             let (at, channel) = self.current();
             let answer = tokio::select! {
                 answer = send(channel, self.request(message.clone(), false)) => answer,
-                () = self.clock.sleep(self.options.timeout) => {
+                () = self.clock.sleep(patience) => {
                     self.turn_away_from(at);
                     return Err(Status::deadline_exceeded("no answer in time; the next endpoint is tried"));
                 }
@@ -157,7 +171,17 @@ impl Connection {
 
     /// One transaction.
     pub(crate) async fn txn(&self, txn: TxnRequest) -> std::result::Result<TxnResponse, Status> {
-        self.call(txn, |channel, request| async move { KvClient::new(channel).txn(request).await }).await
+        self.txn_within(self.options.timeout, txn).await
+    }
+
+    /// One transaction, with a patience of its own.
+    pub(crate) async fn txn_within(
+        &self,
+        patience: Duration,
+        txn: TxnRequest,
+    ) -> std::result::Result<TxnResponse, Status> {
+        let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
+        self.call_within(patience, txn, call).await
     }
 
     /// Ask for a token, if there is a user.

@@ -41,6 +41,8 @@ pub struct EtcdPlace {
     key: Bytes,
     /// The lease of our key, once we have asked. It stays until we have left for sure.
     lease: Option<Arc<Lease>>,
+    /// A request to create our key went unanswered, so it may still be under way.
+    unsure: bool,
     /// The revision that created our key, once we know it: our number in line.
     revision: Option<i64>,
     /// The revision of the write that let us in, while we are inside. Not that of our key: where several share
@@ -77,7 +79,7 @@ impl EtcdPlace {
         let key = Bytes::from(format!("{line}{}", claim.id.to_hex()));
         let line = Bytes::from(line);
         let (lease, revision, counter, watches) = (None, None, None, Vec::new());
-        EtcdPlace { store, claim, line, key, lease, revision, counter, wanted: false, watches }
+        EtcdPlace { store, claim, line, key, lease, unsure: false, revision, counter, wanted: false, watches }
     }
 
     fn now(&self) -> Moment {
@@ -136,6 +138,7 @@ impl EtcdPlace {
             vec![put(&self.key, value, lease.id), range(line.clone())]
         };
         let failure = vec![range(one(&self.key)), range(one(&lease.marker)), range(line)];
+        let sure = !std::mem::replace(&mut self.unsure, true);
         let answer = match self.store.connection.txn(TxnRequest { compare, success, failure }).await {
             Ok(answer) => answer,
             Err(status) if fault::is_lease_gone(&status) => {
@@ -144,6 +147,8 @@ impl EtcdPlace {
             }
             Err(status) => return Err(fault::from_status(TAKING, &status)),
         };
+        // What an earlier request will do is not known any better than before.
+        self.unsure = !sure;
         if answer.succeeded {
             let at = usize::from(!self.is_alone());
             let others = answer.range(at).ok_or_else(|| fault::garbled(TAKING))?;
@@ -280,6 +285,20 @@ fn load(kv: &KeyValue) -> Option<Load> {
     Record::read(&kv.value).map(|it| it.load)
 }
 
+/// The answer to rewriting the marker.
+fn void(lease: &Lease, answer: &TxnResponse) -> Result<()> {
+    if answer.succeeded {
+        lease.set_epoch(answer.revision());
+        return Ok(());
+    }
+    let Some(marker) = answer.range(0).and_then(|it| it.kvs.first()) else {
+        lease.lose();
+        return Ok(());
+    };
+    lease.set_epoch(marker.mod_revision);
+    Err(Fault::transient(NAME, LEAVING, "another release came first; ask again"))
+}
+
 impl Place for EtcdPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.now();
@@ -360,40 +379,30 @@ impl Place for EtcdPlace {
         let Some(lease) = self.lease.clone() else {
             return Ok(());
         };
-        // A key that we know goes by its number. One of which we do not know whether it exists could still be
-        // created by a request under way: rewriting the marker makes all such requests void.
+        // A key that we know goes by its number. But a request under way could create it again: rewriting the
+        // marker makes all such requests void.
         let txn = match self.revision {
+            _ if self.unsure => TxnRequest {
+                compare: vec![written_at(&lease.marker, lease.epoch())],
+                success: vec![delete(&self.key), put(&lease.marker, "", lease.id)],
+                failure: vec![range(one(&lease.marker))],
+            },
             Some(own) => TxnRequest {
                 compare: vec![created_at(&self.key, own)],
                 success: vec![delete(&self.key)],
                 failure: Vec::new(),
             },
-            None => TxnRequest {
-                compare: vec![written_at(&lease.marker, lease.epoch())],
-                success: vec![delete(&self.key), put(&lease.marker, "", lease.id)],
-                failure: vec![range(one(&lease.marker))],
-            },
+            None => TxnRequest::default(),
         };
-        let answer = match self.store.connection.txn(txn).await {
-            Err(status) if fault::is_lease_gone(&status) => {
-                lease.lose();
-                None
-            }
-            answer => Some(answer.map_err(|it| fault::from_status(LEAVING, &it))?),
-        };
-        if let (Some(answer), None) = (answer, self.revision) {
-            if answer.succeeded {
-                lease.set_epoch(answer.revision());
-            } else {
-                match answer.range(0).and_then(|it| it.kvs.first()) {
-                    Some(marker) => lease.set_epoch(marker.mod_revision),
-                    None => lease.lose(),
-                }
-                if !lease.is_lost() {
-                    return Err(Fault::transient(NAME, LEAVING, "another release came first; ask again"));
-                }
+        if !txn.success.is_empty() {
+            match self.store.connection.txn(txn).await {
+                Err(status) if fault::is_lease_gone(&status) => lease.lose(),
+                Err(status) => return Err(fault::from_status(LEAVING, &status)),
+                Ok(answer) if self.unsure => void(&lease, &answer)?,
+                Ok(_) => {}
             }
         }
+        self.unsure = false;
         self.reset();
         self.lease = None;
         Ok(())

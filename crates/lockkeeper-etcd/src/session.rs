@@ -207,7 +207,9 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Class) {
 /// One keep-alive and the write that proves it.
 async fn beat(connection: &Connection, lease: &Lease) -> std::result::Result<(), Status> {
     let sent_at = connection.clock.now();
-    let (term, ttl) = keep_alive(connection, lease.id).await?;
+    // A silent node must not cost the lease: there is time for another.
+    let patience = connection.options.timeout.min(lease.ttl / 6);
+    let (term, ttl) = keep_alive(connection, patience, lease.id).await?;
     let Some(ttl) = u64::try_from(ttl).ok().filter(|it| *it != 0) else {
         lease.lose();
         return Ok(());
@@ -219,7 +221,7 @@ async fn beat(connection: &Connection, lease: &Lease) -> std::result::Result<(),
         success: vec![delete(&nothing)],
         failure: vec![delete(&nothing)],
     };
-    let proof = connection.txn(proof).await?;
+    let proof = connection.txn_within(patience, proof).await?;
     if !proof.succeeded {
         lease.lose();
         return Ok(());
@@ -232,7 +234,11 @@ async fn beat(connection: &Connection, lease: &Lease) -> std::result::Result<(),
 }
 
 /// Term and remaining ttl in seconds; 0 if there is no such lease.
-async fn keep_alive(connection: &Connection, id: i64) -> std::result::Result<(u64, i64), Status> {
+async fn keep_alive(
+    connection: &Connection,
+    patience: Duration,
+    id: i64,
+) -> std::result::Result<(u64, i64), Status> {
     // A stream of its own for every beat, so that an answer cannot be taken for that of another request.
     let call = |channel, mut request: tonic::Request<LeaseKeepAliveRequest>| async move {
         let metadata = std::mem::take(request.metadata_mut());
@@ -244,7 +250,7 @@ async fn keep_alive(connection: &Connection, id: i64) -> std::result::Result<(u6
         let answer = answers.message().await?;
         answer.map(tonic::Response::new).ok_or_else(|| Status::unavailable("the keep-alive was not answered"))
     };
-    let answer = connection.call(LeaseKeepAliveRequest { id }, call).await?;
+    let answer = connection.call_within(patience, LeaseKeepAliveRequest { id }, call).await?;
     Ok((answer.header.map_or(0, |it| it.raft_term), answer.ttl))
 }
 

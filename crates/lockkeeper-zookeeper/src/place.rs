@@ -165,9 +165,8 @@ impl ZooKeeperPlace {
     /// The node of a claim that was sent before, if it is there and of this session: one of an older session is
     /// about to vanish. `false` if there is none.
     async fn find_again(&mut self, session: &Session, known: Known) -> Result<bool> {
-        let listed = self.store.call(session, TAKING, session.client.list_children(&self.folder)).await?;
-        let line = listed.map(in_order).unwrap_or_default();
-        for stand in line.into_iter().filter(|it| it.id == self.claim.id) {
+        let listed = self.up_to_date(session, TAKING).await?;
+        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id) {
             let stat = session.client.check_stat(&self.path(&stand.name));
             let stat = self.store.call(session, TAKING, stat).await?.ok().flatten();
             if stat.is_some_and(|it| it.ephemeral_owner == session.id) {
@@ -176,6 +175,17 @@ impl ZooKeeperPlace {
             }
         }
         Ok(false)
+    }
+
+    /// The line with all that we ever sent in this session. After a change of server a list alone may be older than
+    /// that; a write before it brings the server up to date.
+    async fn up_to_date(&mut self, session: &Session, doing: &'static str) -> Result<Vec<String>> {
+        let (checked, listed) =
+            (session.check(&self.store.options.path), session.client.list_children(&self.folder));
+        let both = async { (checked.await, listed.await) };
+        let (checked, listed) = self.store.in_time(doing, both).await?;
+        let _ = self.store.call(session, doing, async { checked }).await?;
+        Ok(self.store.call(session, doing, async { listed }).await?.unwrap_or_default())
     }
 
     /// The folder goes away by itself when it has been empty for a while.
@@ -407,9 +417,8 @@ impl Place for ZooKeeperPlace {
                 vec![node.clone()]
             } else {
                 // We do not know whether our node was made. All we sent comes before this, in order.
-                let listed = session.client.list_children(&self.folder);
-                let listed = self.store.call(&session, LEAVING, listed).await;
-                let line = in_order(over(&session, listed)?.unwrap_or_default());
+                let listed = self.up_to_date(&session, LEAVING).await;
+                let line = in_order(over(&session, listed.map(Ok))?.unwrap_or_default());
                 line.into_iter().filter(|it| it.id == self.claim.id).map(|it| it.name).collect()
             };
             for name in names {
