@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Locker};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
 use lockkeeper_testkit::servers::{
     Daemon, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions as ServerOptions,
@@ -86,5 +87,34 @@ impl Harness for Behind {
 
     fn ttl(&self) -> Duration {
         self.session
+    }
+}
+
+/// How long anything may take before it is called a hang.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A locker that bears outages for as long as a test does.
+pub(crate) fn locker(backend: &ZooKeeper, ttl: Duration) -> Locker {
+    Locker::builder(backend.clone()).ttl(ttl).outage_max(PATIENCE).wait_at_most(PATIENCE).build()
+}
+
+/// The answer, unless it takes so long that it must be called a hang.
+pub(crate) async fn soon<T>(what: &str, answer: impl Future<Output = T>) -> T {
+    tokio::select! {
+        answer = answer => answer,
+        () = Clock::boot().sleep(PATIENCE) => panic!("{what} did not happen within {PATIENCE:?}"),
+    }
+}
+
+/// A patient claim to a mutex.
+pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
+    Claim {
+        key: Key::new(name).unwrap(),
+        id: ClaimId::random().unwrap(),
+        ttl,
+        weight: 1,
+        capacity: 1,
+        patient: true,
+        label: Arc::new(Label::of_this_process()),
     }
 }
