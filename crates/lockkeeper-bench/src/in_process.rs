@@ -1,23 +1,27 @@
 //! In-process locks beside `tokio::sync::Mutex`.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lockkeeper_core::{Locker, Memory};
 use tokio::runtime::Runtime;
 
+use crate::Outcome;
 use crate::measure::beside;
-use crate::report::{Bound, Row};
+use crate::report::Row;
 
 const SHARDS: usize = 64;
-const KEYS: usize = 1000;
+const NAMES: usize = 1000;
+const TASKS: u32 = 64;
+
+type Shard = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
 
 /// What one would write by hand: a sharded map from names to mutexes.
-#[derive(Default)]
 struct ByHand {
     hasher: RandomState,
-    shards: Vec<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
+    shards: Vec<Shard>,
 }
 
 impl ByHand {
@@ -27,103 +31,86 @@ impl ByHand {
 
     fn get(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
-        let mut shard = self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(it) = shard.get(name) {
-            return it.clone();
+        let mut shard = self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner);
+        match shard.get(name) {
+            Some(it) => it.clone(),
+            None => shard.entry(name.to_owned()).or_default().clone(),
         }
-        shard.entry(name.to_owned()).or_default().clone()
     }
 }
 
-pub(crate) fn run() -> Vec<Row> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let Ok(runtime) = runtime else { return Vec::new() };
-    vec![uncontended(&runtime), contended(&runtime)]
+pub(crate) fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(vec![uncontended(&runtime), contended(&runtime)])
 }
 
 fn uncontended(runtime: &Runtime) -> Row {
     const OPS: u32 = 200_000;
-    let names: Vec<String> = (0..KEYS).map(|it| format!("orders/{it}")).collect();
+    let names: Vec<String> = (0..NAMES).map(|it| format!("orders/{it}")).collect();
+    let in_turn = || names.iter().cycle().take(OPS as usize);
     let (locker, by_hand) = (Locker::new(Memory::default()), ByHand::new());
-    let (ours, theirs) = beside(
-        OPS,
-        || {
-            runtime.block_on(async {
-                for name in names.iter().cycle().take(OPS as usize) {
-                    drop(locker.lock(name).await);
-                }
-            });
-        },
-        || {
-            runtime.block_on(async {
-                for name in names.iter().cycle().take(OPS as usize) {
-                    drop(by_hand.get(name).lock_owned().await);
-                }
-            });
-        },
-    );
-    Row {
-        what: "in-process lock + unlock, uncontended, 1,000 names, beside a sharded map of `tokio::sync::Mutex`",
-        ours: format!("{ours:?}"),
-        theirs: format!("{theirs:?}"),
-        ratio: ours.as_secs_f64() / theirs.as_secs_f64(),
-        bound: Bound::AtMost(3.0),
-        note: String::new(),
-    }
+    let ours = || {
+        runtime.block_on(async {
+            for name in in_turn() {
+                drop(locker.lock(name).await);
+            }
+        });
+    };
+    let theirs = || {
+        runtime.block_on(async {
+            for name in in_turn() {
+                drop(by_hand.get(name).lock_owned().await);
+            }
+        });
+    };
+    Row::of_times(
+        "in-process lock + unlock, uncontended, 1,000 names, beside a sharded map of `tokio::sync::Mutex`",
+        beside(OPS, ours, theirs),
+        3.0,
+    )
 }
 
 fn contended(runtime: &Runtime) -> Row {
-    const TASKS: u32 = 64;
     const EACH: u32 = 2_000;
     let locker = Locker::new(Memory::default());
     let mutex = Arc::new(tokio::sync::Mutex::new(()));
-    let (ours, theirs) = beside(
-        TASKS * EACH,
-        || {
-            runtime.block_on(async {
-                let tasks: Vec<_> = (0..TASKS)
-                    .map(|_| {
-                        let locker = locker.clone();
-                        tokio::spawn(async move {
-                            for _ in 0..EACH {
-                                let guard = locker.lock("one").await;
-                                tokio::task::yield_now().await;
-                                drop(guard);
-                            }
-                        })
-                    })
-                    .collect();
-                for task in tasks {
-                    let _ = task.await;
+    let ours = || {
+        in_tasks(runtime, || {
+            let locker = locker.clone();
+            async move {
+                for _ in 0..EACH {
+                    let guard = locker.lock("one").await;
+                    tokio::task::yield_now().await;
+                    drop(guard);
                 }
-            });
-        },
-        || {
-            runtime.block_on(async {
-                let tasks: Vec<_> = (0..TASKS)
-                    .map(|_| {
-                        let mutex = mutex.clone();
-                        tokio::spawn(async move {
-                            for _ in 0..EACH {
-                                let guard = mutex.lock().await;
-                                tokio::task::yield_now().await;
-                                drop(guard);
-                            }
-                        })
-                    })
-                    .collect();
-                for task in tasks {
-                    let _ = task.await;
+            }
+        });
+    };
+    let theirs = || {
+        in_tasks(runtime, || {
+            let mutex = mutex.clone();
+            async move {
+                for _ in 0..EACH {
+                    let guard = mutex.lock().await;
+                    tokio::task::yield_now().await;
+                    drop(guard);
                 }
-            });
-        },
-    );
-    Row {
-        what: "in-process, 64 tasks on one key, beside one `tokio::sync::Mutex`",
-        ours: format!("{ours:?}"),
-        theirs: format!("{theirs:?}"),
-        ratio: ours.as_secs_f64() / theirs.as_secs_f64(),
-        bound: Bound::AtMost(3.0),
-        note: String::new(),
-    }
+            }
+        });
+    };
+    Row::of_times(
+        "in-process, 64 tasks on one key, beside one `tokio::sync::Mutex`",
+        beside(TASKS * EACH, ours, theirs),
+        3.0,
+    )
+}
+
+/// Run 64 tasks to their end.
+fn in_tasks<F: Future<Output = ()> + Send + 'static>(runtime: &Runtime, task: impl Fn() -> F) {
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task())).collect();
+        for task in tasks {
+            let _ = task.await;
+        }
+    });
 }

@@ -1,6 +1,7 @@
 //! The table that a run ends with: ours, theirs, the ratio, and the bound it must keep.
 
 use std::io::Write;
+use std::time::Duration;
 
 /// One comparison.
 #[derive(Clone, Debug)]
@@ -8,7 +9,7 @@ pub(crate) struct Row {
     pub(crate) what: &'static str,
     pub(crate) ours: String,
     pub(crate) theirs: String,
-    /// Ours by theirs.
+    /// Ours by theirs, or another number that the bound is about.
     pub(crate) ratio: f64,
     pub(crate) bound: Bound,
     /// Commands per guard and the like.
@@ -23,12 +24,29 @@ pub(crate) enum Bound {
 }
 
 impl Row {
+    /// Two times per operation, of which ours may be larger by a factor.
+    pub(crate) fn of_times(what: &'static str, (ours, theirs): (Duration, Duration), at_most: f64) -> Self {
+        Row {
+            what,
+            ours: format!("{ours:.1?}"),
+            theirs: format!("{theirs:.1?}"),
+            ratio: ours.as_secs_f64() / theirs.as_secs_f64(),
+            bound: Bound::AtMost(at_most),
+            note: String::new(),
+        }
+    }
+
     pub(crate) fn within(&self) -> bool {
         match self.bound {
             Bound::AtMost(it) => self.ratio <= it,
             Bound::AtLeast(it) => self.ratio >= it,
         }
     }
+}
+
+/// Tell whoever watches.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "bench: {text}");
 }
 
 pub(crate) fn print(rows: &[Row]) {

@@ -72,6 +72,15 @@ impl LockRequest {
             Call::Represent(keeper) => keeper,
         };
         let key = self.checked_key()?;
+        if engine.is_private {
+            let held = Keeper::hold_privately(engine, key, &self.ask, now);
+            if engine.queue.seat(held.clone(), self.ask.owner.clone()).is_err() {
+                return Poll::Ready(Err(Error::Closed));
+            }
+            engine.rounds.expect(&held, engine);
+            let timings = Timings { local: now - self.started, ..Timings::default() };
+            return Poll::Ready(Ok(guard(engine.clone(), held, GrantedBy::Store, timings)));
+        }
         match keeper.map_or_else(|| Keeper::enter(engine, key, &self.ask, self.label()), Ok) {
             Ok(keeper) => {
                 self.progress = Progress::Contending(contend(self, key, now, keeper));
@@ -147,14 +156,18 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
     engine.background.start()?;
     let mut entered = None;
-    let arrival =
-        engine.queue.arrive(key, ask, now, || match Keeper::enter(engine, key, ask, request.label()) {
+    let arrival = engine.queue.arrive(key, ask, now, || {
+        if engine.is_private {
+            return Some(Keeper::hold_privately(engine, key, ask, now));
+        }
+        match Keeper::enter(engine, key, ask, request.label()) {
             Ok(keeper) => keeper.at_once(engine, key, ask, now).map_err(|it| entered = Some(Ok(it))).ok(),
             Err(error) => {
                 entered = Some(Err(error));
                 None
             }
-        });
+        }
+    });
     match (arrival, entered) {
         (Arrival::Granted(held), _) => {
             engine.rounds.expect(&held, engine);

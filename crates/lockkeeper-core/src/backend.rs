@@ -39,6 +39,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Make a place for a claim. Does no I/O and cannot fail: an owner exists before the store hears of us.
     fn enter(&self, claim: Claim) -> Self::Place;
+
+    /// Whether nobody but the holder of this very value can ever reach the store. Then the local line of its
+    /// locker is the whole lock, and the store is not asked.
+    fn is_private(&self) -> bool {
+        false
+    }
 }
 
 /// One claim's place in one line, from `enter` to `leave`.
@@ -249,6 +255,7 @@ pub(crate) type Step<T> = BoxFuture<(Box<dyn DynPlace>, Result<T>)>;
 /// [`Backend`] without its type, so that a locker can hold any.
 pub(crate) trait DynBackend: fmt::Debug + Send + Sync {
     fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace>;
+    fn is_private_dyn(&self) -> bool;
 }
 
 /// [`Place`] without its type.
@@ -264,6 +271,10 @@ pub(crate) trait DynPlace: Send {
 impl<B: Backend> DynBackend for B {
     fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace> {
         Box::new(self.enter(claim))
+    }
+
+    fn is_private_dyn(&self) -> bool {
+        self.is_private()
     }
 }
 

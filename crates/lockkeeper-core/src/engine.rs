@@ -1,7 +1,7 @@
 //! What all parts of one locker share: the store, the clock, the queue, the settings, the background.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ use crate::keeper;
 use crate::observe::{Event, Observer};
 use crate::queue::{Queue, Release};
 use crate::rounds::Rounds;
-use crate::tenure::Tenure;
+use crate::tenure::{End, Tenure};
 
 /// How a locker behaves; each has a setter on [`LockerBuilder`](crate::LockerBuilder).
 #[derive(Clone, Debug)]
@@ -37,6 +37,10 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue,
     pub(crate) rounds: Rounds,
     pub(crate) background: Background,
+    /// Nobody but this locker can reach the store: the local line is the whole lock.
+    pub(crate) is_private: bool,
+    /// The last counter given without asking the store.
+    pub(crate) private_counter: AtomicU64,
     pub(crate) label: Arc<Label>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) closed: AtomicBool,
@@ -113,7 +117,7 @@ impl Engine {
 
     /// End a tenure that no line holds any more, and leave the store in the background.
     pub(crate) fn end(self: &Arc<Self>, tenure: &Arc<Tenure>) {
-        let Some(mut place) = tenure.end() else { return };
+        let End::Leave(mut place) = tenure.end() else { return };
         if place.leave_at_once_dyn() {
             self.observe(&Event::Left { key: &tenure.key });
             return;

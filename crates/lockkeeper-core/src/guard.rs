@@ -79,10 +79,8 @@ impl Guard {
 
     /// How long the lock lasts if no renewal succeeds any more; zero once it is lost.
     pub fn remaining(&self) -> Duration {
-        if self.held.tenure.lost().is_some() {
-            return Duration::ZERO;
-        }
-        self.held.valid_until() - self.engine.clock.now()
+        let now = self.engine.clock.now();
+        if self.held.is_valid(now) { self.held.valid_until() - now } else { Duration::ZERO }
     }
 
     /// `Ok` while the lock is held.

@@ -7,6 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::error::{Error, Result, Stage};
 use crate::key::Key;
 use crate::observe::Event;
 use crate::queue::{Ask, Held, Release};
-use crate::tenure::Tenure;
+use crate::tenure::{End, Tenure};
 
 /// A place in the store's line, not yet granted.
 pub(crate) struct Keeper {
@@ -38,6 +39,14 @@ impl Keeper {
             Claim { key: key.clone(), id, ttl: ask.ttl, weight: 1, capacity: 1, patient: ask.patient, label };
         let place = engine.backend.enter_dyn(claim);
         Ok(Keeper { place, ttl: ask.ttl, patient: ask.patient, spoke_at: None })
+    }
+
+    /// Hold without asking a store that nobody else can reach.
+    pub(crate) fn hold_privately(engine: &Engine, key: &Key, ask: &Ask, now: Moment) -> Held {
+        let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let tenure = Arc::new(Tenure::private(key.clone(), ask.ttl, counter));
+        let fence = tenure.fence();
+        Held::new(tenure, fence, now, ask.max_hold)
     }
 
     /// Take the lock without waiting for anything, where the store is inside this process and it is free.
@@ -93,11 +102,13 @@ impl<'a> Contest<'a> {
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
     pub(crate) async fn win(mut self, started: Moment, until: Moment) -> Result<Option<Held>> {
+        // A wait of zero means not to wait for others; the answer of the store is awaited all the same.
+        let answer_until = if until <= started { Moment::NEVER } else { until };
         loop {
             if self.engine.is_closed() {
                 return Err(Error::Closed);
             }
-            let pause = match self.ask_store(until).await {
+            let pause = match self.ask_store(answer_until).await {
                 None => return self.out_of_time(started),
                 Some((asked_at, Ok(Turn::Held(grant)))) => match self.accept(asked_at, &grant)? {
                     Some(held) => return Ok(Some(held)),
@@ -254,13 +265,46 @@ impl Drop for Contest<'_> {
             Step::Asking { asked_at, ttl, patient, verb } => {
                 let (engine, key) = (self.engine.clone(), self.key.clone());
                 self.engine.background.spawn(async move {
-                    let (place, answer) = verb.await;
-                    let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
-                    adopt(&engine, &key, keeper, asked_at, answer);
+                    let patience = asked_at.after(ttl.max(engine.settings.outage_max));
+                    match in_time(&engine, verb, patience).await {
+                        Ok((place, answer)) => {
+                            let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
+                            adopt(&engine, &key, keeper, asked_at, answer);
+                        }
+                        Err(verb) => outrun(&engine, &key, ttl, verb),
+                    }
                 });
             }
         }
     }
+}
+
+/// The answer of `verb`, or the verb itself, unfinished, if none comes in time.
+async fn in_time(
+    engine: &Engine,
+    mut verb: backend::Step<Turn>,
+    until: Moment,
+) -> Result<(Box<dyn DynPlace>, backend::Result<Turn>), backend::Step<Turn>> {
+    let mut timer = engine.clock.sleep_until(until);
+    let answer = poll_fn(|cx| match verb.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => Pin::new(&mut timer).poll(cx).map(|()| None),
+    });
+    let answer = answer.await;
+    answer.ok_or(verb)
+}
+
+/// A `turn` that is not answered must not hold up those behind it: they go to the store without it. If it
+/// is ever answered, what it got is given up.
+fn outrun(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: backend::Step<Turn>) {
+    step_down(engine, key, None);
+    let (weak, key) = (Arc::downgrade(engine), key.clone());
+    engine.background.spawn_untracked(Box::pin(async move {
+        let (place, _) = verb.await;
+        let Some(engine) = weak.upgrade() else { return };
+        let forgotten_at = engine.clock.now().after(ttl);
+        let _ = leave(&engine, &key, place, forgotten_at).await;
+    }));
 }
 
 /// The caller went away in the middle of a `turn`, which has now answered.
@@ -347,10 +391,13 @@ async fn leave(
 /// One polite `leave` in the caller's own task. If it takes too long or the caller goes away, the
 /// background goes on.
 pub(crate) async fn leave_politely(engine: &Arc<Engine>, tenure: &Arc<Tenure>) -> Result<()> {
-    let Some(mut place) = tenure.end() else {
-        // A renewal is under way with the place; it leaves when it returns.
-        let left = tenure.when_left();
-        return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+    let mut place = match tenure.end() {
+        End::Leave(place) => place,
+        End::Nothing => return Ok(()),
+        End::Out => {
+            let left = tenure.when_left();
+            return within_patience(engine, async { left.await.unwrap_or(Ok(())) }).await;
+        }
     };
     if place.leave_at_once_dyn() {
         engine.observe(&Event::Left { key: &tenure.key });

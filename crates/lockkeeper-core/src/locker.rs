@@ -1,7 +1,7 @@
 //! The locker: where requests begin. One per store and process; clones share everything.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -231,6 +231,7 @@ impl LockerBuilder {
         if self.mutant == Some(crate::mutant::Mutant::SameFenceOnHandOn) {
             queue.same_fence.store(true, std::sync::atomic::Ordering::Relaxed);
         }
+        let is_private = self.backend.is_private_dyn();
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
@@ -239,6 +240,8 @@ impl LockerBuilder {
             queue,
             rounds: Rounds::new(),
             background: Background::new(self.spawner),
+            is_private,
+            private_counter: AtomicU64::new(0),
             label: Arc::new(self.label),
             observer: self.observer,
             closed: AtomicBool::new(false),

@@ -260,6 +260,11 @@ impl Backend for Memory {
     fn enter(&self, claim: Claim) -> MemoryPlace {
         MemoryPlace { memory: self.clone(), claim }
     }
+
+    /// A store without clones cannot get any: the only one who could make them has given it to a locker.
+    fn is_private(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
 }
 
 /// A place in a line of [`Memory`].

@@ -321,7 +321,7 @@ impl Queue {
     /// Give the tenure to the next caller, within the bounds that keep other processes served.
     fn hand_on(&self, line: &mut Line, tenure: &Arc<Tenure>, now: Moment) -> Option<Release> {
         let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
-        let still_good = tenure.lost().is_none() && now.after(tenure.ttl / 4) < tenure.valid_until();
+        let still_good = tenure.is_valid(now) && now.after(tenure.ttl / 4) < tenure.valid_until();
         let turn_of_others = tenure.wanted_since().is_some_and(|since| {
             self.bounds.handoff_count_max <= tenure.handoffs_while_wanted()
                 || self.bounds.handoff_span_max <= now - since
@@ -435,7 +435,7 @@ impl Held {
     }
 
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.lost().is_none() && now < self.valid_until()
+        self.tenure.is_valid(now) && now < self.hold_until
     }
 }
 

@@ -8,12 +8,12 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Renewal;
+use crate::backend::{self, DynPlace, Renewal};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::LostReason;
@@ -134,27 +134,57 @@ fn visit(engine: &Arc<Engine>, now: Moment) -> Moment {
         engine.lose(&tenure, reason);
     }
     for tenure in due {
-        let engine = engine.clone();
-        engine.clone().background.spawn(async move { renew(&engine, &tenure).await });
+        renew(engine, tenure);
     }
     next
 }
 
 fn loss(held: &Held, now: Moment) -> Option<LostReason> {
-    if held.tenure.valid_until() <= now {
+    if !held.tenure.is_valid(now) {
         return Some(LostReason::Expired);
     }
     (held.hold_until <= now).then_some(LostReason::MaxHold)
 }
 
-/// One renewal. It is never cancelled; if the deadline passes first, the rounds tell the loss meanwhile.
-async fn renew(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
-    let Some(place) = tenure.take_to_renew() else {
-        return;
-    };
+/// Begin a renewal. It is never cancelled; if the deadline passes first, the rounds tell the loss meanwhile.
+fn renew(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
+    let Some(place) = tenure.take_to_renew() else { return };
     let asked_at = engine.clock.now();
-    let (place, answer) = place.renew_dyn().await;
+    let mut verb = place.renew_dyn();
+    // One look now: a store that answers at once costs no task, and one that batches sees all who are due.
+    let first_look = verb.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let engine = engine.clone();
+    match first_look {
+        Poll::Ready((place, answer)) => {
+            if let Returned::Ended(place) = settle(&engine, &tenure, asked_at, place, answer) {
+                engine
+                    .clone()
+                    .background
+                    .spawn(async move { keeper::see_out(&engine, &tenure, place).await });
+            }
+        }
+        Poll::Pending => engine.clone().background.spawn(async move {
+            let (place, answer) = verb.await;
+            if let Returned::Ended(place) = settle(&engine, &tenure, asked_at, place, answer) {
+                keeper::see_out(&engine, &tenure, place).await;
+            }
+        }),
+    }
+}
+
+/// A renewal was answered.
+fn settle(
+    engine: &Arc<Engine>,
+    tenure: &Arc<Tenure>,
+    asked_at: Moment,
+    place: Box<dyn DynPlace>,
+    answer: backend::Result<Renewal>,
+) -> Returned {
     match answer {
+        // Confirmed too late: who looked since then was told that the lock is gone, and so it is.
+        Ok(Renewal::Held { .. }) if !tenure.is_valid(engine.clock.now()) => {
+            engine.lose(tenure, LostReason::Expired);
+        }
         Ok(Renewal::Held { valid_for, wanted }) => {
             let valid_until = engine.deadline(asked_at, valid_for);
             tenure.extend(asked_at, valid_until, wanted);
@@ -170,7 +200,5 @@ async fn renew(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
             engine.rounds.expect_at(again);
         }
     }
-    if let Returned::Ended(place) = tenure.bring_back(place) {
-        keeper::see_out(engine, tenure, place).await;
-    }
+    tenure.bring_back(place)
 }

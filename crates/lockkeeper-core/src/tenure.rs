@@ -13,7 +13,7 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -41,12 +41,15 @@ pub(crate) struct Tenure {
     /// `handoffs` at that time.
     wanted_from: AtomicU64,
     lost: AtomicU8,
+    /// Somebody was told that the deadline has passed; no renewal may make that untrue.
+    over: AtomicBool,
     rest: Mutex<Rest>,
 }
 
 #[derive(Default)]
 struct Rest {
     place: Option<Box<dyn DynPlace>>,
+    private: bool,
     ended: bool,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
@@ -64,6 +67,16 @@ impl fmt::Debug for Tenure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenure").field("key", &self.key).field("fence", &self.fence()).finish_non_exhaustive()
     }
+}
+
+/// What is left to do when a tenure ends.
+pub(crate) enum End {
+    /// Leave the store with this place.
+    Leave(Box<dyn DynPlace>),
+    /// The place is out for a renewal and leaves when it returns.
+    Out,
+    /// The store was never asked.
+    Nothing,
 }
 
 /// What a place found when it came back to rest.
@@ -95,7 +108,27 @@ impl Tenure {
             wanted_since: AtomicU64::new(wanted_since.as_nanos()),
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
             rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
+        }
+    }
+
+    /// A tenure in a store that nobody else can reach: it has no place there and never expires.
+    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+        let never = || AtomicU64::new(u64::MAX);
+        Tenure {
+            key,
+            ttl,
+            counter,
+            handoffs: AtomicU64::new(0),
+            valid_until: never(),
+            renew_at: never(),
+            ask_at: never(),
+            wanted_since: never(),
+            wanted_from: AtomicU64::new(0),
+            lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
+            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
         }
     }
 
@@ -120,6 +153,14 @@ impl Tenure {
 
     pub(crate) fn valid_until(&self) -> Moment {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Whether it is held, by the clock. The first `false` is final, also for a renewal that was on its way.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        if self.valid_until() <= now {
+            self.over.store(true, Ordering::Release);
+        }
+        self.lost().is_none() && !self.over.load(Ordering::Acquire)
     }
 
     pub(crate) fn renew_at(&self) -> Moment {
@@ -226,12 +267,15 @@ impl Tenure {
         Returned::Resting
     }
 
-    /// End the tenure. `Some` is the place to leave with; `None` means that it is out and will leave when
-    /// it returns.
-    pub(crate) fn end(&self) -> Option<Box<dyn DynPlace>> {
+    /// End the tenure.
+    pub(crate) fn end(&self) -> End {
         let mut rest = self.rest();
         rest.ended = true;
-        rest.place.take()
+        match rest.place.take() {
+            Some(place) => End::Leave(place),
+            None if rest.private => End::Nothing,
+            None => End::Out,
+        }
     }
 
     /// Hear the answer to a leave that somebody else will do.

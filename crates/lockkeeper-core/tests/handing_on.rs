@@ -1,5 +1,7 @@
 //! The local queue hands a tenure on: order, fences, and the bounds that keep other processes served.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -69,7 +71,7 @@ async fn an_outsider_that_comes_in_the_middle_of_a_tenure_is_noticed_and_served(
         tokio::task::yield_now().await;
     }
     // Callers of this process would keep the lock for ever if nobody asked who waits outside.
-    let outsider = there.lock("k").wait_at_most(Duration::from_secs(60)).await.unwrap();
+    let outsider = there.lock("k").wait_at_most(Duration::from_mins(1)).await.unwrap();
     assert!(outsider.is_valid());
     never_idle.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -112,17 +114,61 @@ async fn with_two_busy_processes_both_are_served_in_turn() {
     assert!(longest <= 5, "{longest} in a row: {log:?}");
 }
 
+/// A store that only its locker can reach, and one that others can.
+fn private_and_shared() -> [(Memory, Option<Memory>); 2] {
+    let shared = Memory::default();
+    [(Memory::default(), None), (shared.clone(), Some(shared))]
+}
+
 #[tokio::test]
-async fn a_request_with_another_ttl_gets_a_grant_of_its_own() {
-    let log = Log::default();
-    let locker = Locker::builder(Memory::default()).observer(log.clone()).build();
-    let guard = locker.lock("k").await.unwrap();
-    let other = tokio::spawn(locker.lock("k").ttl(Duration::from_secs(60)));
-    tokio::task::yield_now().await;
-    drop(guard);
-    let other = other.await.unwrap().unwrap();
-    assert!(Duration::from_secs(50) < other.remaining());
-    assert_eq!(log.0.lock().unwrap()[1].1, GrantedBy::Store);
+async fn a_request_with_another_ttl_gets_a_grant_of_its_own_and_a_larger_fence() {
+    for (store, _others) in private_and_shared() {
+        let log = Log::default();
+        let locker = Locker::builder(store).observer(log.clone()).build();
+        let guard = locker.lock("k").await.unwrap();
+        let other = tokio::spawn(locker.lock("k").ttl(Duration::from_mins(1)));
+        tokio::task::yield_now().await;
+        let third = tokio::spawn(locker.lock("k"));
+        tokio::task::yield_now().await;
+        drop(guard);
+        let other = other.await.unwrap().unwrap();
+        assert!(Duration::from_secs(50) < other.remaining());
+        drop(other);
+        drop(third.await.unwrap().unwrap());
+        let grants = log.0.lock().unwrap().clone();
+        assert!(grants.iter().all(|it| it.1 == GrantedBy::Store), "{grants:?}");
+        assert!(grants.windows(2).all(|it| it[0].0 < it[1].0), "{grants:?}");
+    }
+}
+
+#[tokio::test]
+async fn fences_grow_past_the_hand_ons_that_one_grant_can_number() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let (locker, seen) = (locker.clone(), seen.clone());
+                tokio::spawn(async move {
+                    for _ in 0..20_000 {
+                        let guard = locker.lock("k").await.unwrap();
+                        seen.lock().unwrap().push(guard.fence());
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 80_000);
+        assert!(seen.windows(2).all(|it| it[0] < it[1]));
+        assert!(
+            seen.first().unwrap().counter() < seen.last().unwrap().counter(),
+            "one grant cannot number them all"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Holding: reentrancy, renewal, the cap on holds, loss and its news, shutdown.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::future::pending;
 use std::time::Duration;
 
@@ -80,7 +82,9 @@ fn a_runtime_blocked_for_two_ttls_keeps_its_lock() {
     std::thread::sleep(SHORT * 2);
     assert!(there.try_lock("k").blocking().unwrap().is_none());
     assert!(guard.is_valid());
-    blocked.into_iter().for_each(|it| runtime.block_on(it).unwrap());
+    for task in blocked {
+        runtime.block_on(task).unwrap();
+    }
 }
 
 #[tokio::test]

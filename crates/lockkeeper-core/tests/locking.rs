@@ -1,5 +1,7 @@
 //! Taking and giving back: tries, waits, time-outs, cancellation, blocking threads, bad input.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

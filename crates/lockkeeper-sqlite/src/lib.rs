@@ -1,1 +1,34 @@
-//! Placeholder.
+//! Locks in an SQLite file, for the processes of one host. Nothing to install, nothing to run.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), lockkeeper_core::Error> {
+//! use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+//! let options = SqliteOptions::from_url("sqlite:/var/lib/shop/locks.db")?;
+//! let backend = SqliteBackend::open(options).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Time is the kernel's boot clock and counts only within one boot, whose id is kept in the file: a claim
+//! of an earlier boot is void. The wall clock never decides about a lock.
+//!
+//! The walk of a verb: `place` sends it to the thread of `connection`, which runs it (`verb`) together
+//! with all others that wait in one transaction on the key's `line`; `wake` tells those who wait.
+
+mod admin;
+mod connection;
+mod fault;
+mod file;
+mod host;
+mod line;
+mod options;
+mod pace;
+mod place;
+mod schema;
+mod verb;
+mod wake;
+
+pub use options::{Durability, SqliteOptions};
+pub use place::{SqliteBackend, SqlitePlace};
+
+/// The backend's name in profiles, errors and events.
+const NAME: &str = "sqlite";

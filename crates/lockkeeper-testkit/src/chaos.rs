@@ -25,11 +25,7 @@ pub struct Chaos<B> {
 impl<B: Backend> Chaos<B> {
     /// `inner` behind a network where `decide` gives every call its fate. Delays are `clock`'s.
     pub fn new(inner: B, clock: Clock, decide: impl FnMut(Verb, &Claim) -> Fate + Send + 'static) -> Self {
-        Chaos {
-            inner,
-            clock,
-            decide: Arc::new(Mutex::new(decide)),
-        }
+        Chaos { inner, clock, decide: Arc::new(Mutex::new(decide)) }
     }
 
     /// `inner` behind a network that follows `script`.
@@ -61,16 +57,8 @@ impl<B: Backend> Backend for Chaos<B> {
     fn enter(&self, claim: Claim) -> Self::Place {
         let name = self.profile().name;
         let (clock, decide) = (self.clock.clone(), self.decide.clone());
-        let wire = Wire {
-            name,
-            clock,
-            decide,
-            claim: claim.clone(),
-        };
-        ChaosPlace {
-            inner: self.inner.enter(claim),
-            wire,
-        }
+        let wire = Wire { name, clock, decide, claim: claim.clone() };
+        ChaosPlace { inner: self.inner.enter(claim), wire }
     }
 }
 
@@ -90,9 +78,7 @@ struct Wire {
 
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire")
-            .field("claim", &self.claim)
-            .finish_non_exhaustive()
+        f.debug_struct("Wire").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 

@@ -88,19 +88,13 @@ pub struct History {
 impl History {
     /// An empty record whose moments are those of `clock`.
     pub fn new(clock: Clock) -> Self {
-        History {
-            clock,
-            events: Arc::default(),
-        }
+        History { clock, events: Arc::default() }
     }
 
     /// The present moment and line, for a question that is about to be asked.
     pub fn ask(&self) -> Ask {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        Ask {
-            at: self.clock.now(),
-            line: events.len(),
-        }
+        Ask { at: self.clock.now(), line: events.len() }
     }
 
     /// Write down what happened to `claim` now.

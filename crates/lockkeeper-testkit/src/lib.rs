@@ -1,7 +1,9 @@
-//! Everything a backend of Lockkeeper needs to prove itself: the conformance suite, chaos, checkers, servers.
+//! Everything a backend of Lockkeeper needs to prove itself: the conformance suite, chaos, checkers.
 //!
 //! A backend author writes a [`suite::Harness`] and one line, [`suite!`]; every line of the contract in
-//! [`lockkeeper_core::backend`] becomes a test of its own.
+//! [`lockkeeper_core::backend`] becomes a test of its own. [`servers`] starts the real stores as child
+//! processes, [`proxy`] stands between them and a client and breaks what passes.
+
 pub mod chance;
 pub mod chaos;
 pub mod history;

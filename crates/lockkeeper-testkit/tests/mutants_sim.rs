@@ -25,19 +25,13 @@ fn core_must_be_caught(mutant: Mutant, sign: &str) {
 }
 
 fn store_must_be_caught(flaw: Flaw, sign: &str) {
-    let broken = caught(sign, |scenario| {
-        scenario.run(|clock| Toy::new(clock, flaw), |it| it).map(drop)
-    });
+    let broken = caught(sign, |scenario| scenario.run(|clock| Toy::new(clock, flaw), |it| it).map(drop));
     assert!(broken.is_some(), "{flaw:?} survived {SEEDS} seeds");
 }
 
 #[test]
 fn sound_code_over_a_sound_store_is_not_accused() {
-    let broken = caught("", |scenario| {
-        scenario
-            .run(|clock| Toy::new(clock, Flaw::None), |it| it)
-            .map(drop)
-    });
+    let broken = caught("", |scenario| scenario.run(|clock| Toy::new(clock, Flaw::None), |it| it).map(drop));
     assert_eq!(broken, None);
 }
 

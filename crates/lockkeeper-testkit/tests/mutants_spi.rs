@@ -45,135 +45,53 @@ fn run(case: &Case<Planted>, flaw: Flaw) -> Verdict {
 const FLAWS: &[(Flaw, &[&str])] = &[
     (
         Flaw::ReleasesWithoutComparing,
-        &[
-            "a_foreign_leave_releases_nothing",
-            "leaving_twice_releases_nobody_else",
-        ],
+        &["a_foreign_leave_releases_nothing", "leaving_twice_releases_nobody_else"],
     ),
     (
         Flaw::RenewalRecreates,
-        &[
-            "renewing_before_asking_acquires_nothing",
-            "a_renewal_that_arrives_too_late_is_lost",
-        ],
+        &["renewing_before_asking_acquires_nothing", "a_renewal_that_arrives_too_late_is_lost"],
     ),
-    (
-        Flaw::RenewalRevivesTheExpired,
-        &["renewing_after_expiry_acquires_nothing"],
-    ),
-    (
-        Flaw::RenewalOfAWaiterConfirmed,
-        &["renewing_in_line_acquires_nothing"],
-    ),
-    (
-        Flaw::RenewalAlwaysConfirmed,
-        &["renewing_what_another_took_acquires_nothing"],
-    ),
+    (Flaw::RenewalRevivesTheExpired, &["renewing_after_expiry_acquires_nothing"]),
+    (Flaw::RenewalOfAWaiterConfirmed, &["renewing_in_line_acquires_nothing"]),
+    (Flaw::RenewalAlwaysConfirmed, &["renewing_what_another_took_acquires_nothing"]),
     (Flaw::RenewalOnlyOnce, &["a_lost_renewal_is_asked_again"]),
-    (
-        Flaw::CounterRepeats,
-        &[
-            "counters_grow_from_release_to_release",
-            "counters_grow_among_those_who_share",
-        ],
-    ),
+    (Flaw::CounterRepeats, &["counters_grow_from_release_to_release", "counters_grow_among_those_who_share"]),
     (
         Flaw::CounterForgotten,
-        &[
-            "counters_grow_when_nothing_is_left",
-            "counters_grow_from_release_to_release",
-        ],
+        &["counters_grow_when_nothing_is_left", "counters_grow_from_release_to_release"],
     ),
     (Flaw::GrantTooOptimistic, &["a_grant_lasts_as_long_as_it_says"]),
-    (
-        Flaw::GrantTooOptimisticWithSessions,
-        &["a_silenced_session_lasts_as_long_as_it_says"],
-    ),
-    (
-        Flaw::RepeatedGrantNotExtended,
-        &["a_repeated_grant_lasts_as_long_as_it_says"],
-    ),
+    (Flaw::GrantTooOptimisticWithSessions, &["a_silenced_session_lasts_as_long_as_it_says"]),
+    (Flaw::RepeatedGrantNotExtended, &["a_repeated_grant_lasts_as_long_as_it_says"]),
     (
         Flaw::RenewalNotExtended,
-        &[
-            "a_renewal_lasts_as_long_as_it_says",
-            "a_renewed_lock_is_kept_for_many_ttls",
-        ],
+        &["a_renewal_lasts_as_long_as_it_says", "a_renewed_lock_is_kept_for_many_ttls"],
     ),
     (
         Flaw::LineBarges,
-        &[
-            "nobody_overtakes_the_head",
-            "the_line_is_served_in_order",
-            "many_tasks_hammer_one_lock",
-        ],
+        &["nobody_overtakes_the_head", "the_line_is_served_in_order", "many_tasks_hammer_one_lock"],
     ),
-    (
-        Flaw::LightOvertakes,
-        &[
-            "a_light_claim_does_not_overtake_a_heavy_head",
-            "many_tasks_hammer_one_room",
-        ],
-    ),
+    (Flaw::LightOvertakes, &["a_light_claim_does_not_overtake_a_heavy_head", "many_tasks_hammer_one_room"]),
     (Flaw::AskingAgainGoesBack, &["asking_again_keeps_the_place"]),
-    (
-        Flaw::ImpatientJoins,
-        &["an_impatient_claim_leaves_nothing_behind"],
-    ),
-    (
-        Flaw::ImpatientOvertakes,
-        &["an_impatient_claim_does_not_overtake"],
-    ),
+    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind"]),
+    (Flaw::ImpatientOvertakes, &["an_impatient_claim_does_not_overtake"]),
     (
         Flaw::WaiterNeverForgotten,
-        &[
-            "a_crashed_waiter_does_not_block_the_line",
-            "a_silent_waiter_is_forgotten",
-        ],
+        &["a_crashed_waiter_does_not_block_the_line", "a_silent_waiter_is_forgotten"],
     ),
-    (
-        Flaw::HolderNeverForgotten,
-        &["a_crashed_holder_is_replaced", "counters_grow_over_expiry"],
-    ),
-    (
-        Flaw::WeightIgnored,
-        &[
-            "weights_never_exceed_the_capacity",
-            "readers_share_and_a_writer_excludes",
-        ],
-    ),
+    (Flaw::HolderNeverForgotten, &["a_crashed_holder_is_replaced", "counters_grow_over_expiry"]),
+    (Flaw::WeightIgnored, &["weights_never_exceed_the_capacity", "readers_share_and_a_writer_excludes"]),
     (Flaw::NewcomersCapacityIgnored, &["the_smallest_capacity_counts"]),
     (Flaw::HoldersCapacityIgnored, &["the_smallest_capacity_counts"]),
-    (
-        Flaw::EnteringJoins,
-        &[
-            "entering_leaves_no_trace",
-            "a_lost_request_to_take_is_asked_again",
-        ],
-    ),
+    (Flaw::EnteringJoins, &["entering_leaves_no_trace", "a_lost_request_to_take_is_asked_again"]),
     (Flaw::EnteringNeedsARuntime, &["entering_needs_no_runtime"]),
     (Flaw::AskingTwiceGrantsTwice, &["asking_twice_gives_one_grant"]),
-    (
-        Flaw::AskingTwiceJoinsTwice,
-        &["asking_twice_in_line_keeps_one_place"],
-    ),
+    (Flaw::AskingTwiceJoinsTwice, &["asking_twice_in_line_keeps_one_place"]),
     (Flaw::OwnGrantNotRecognised, &["a_lost_grant_is_found_again"]),
-    (
-        Flaw::LeavingTwiceFails,
-        &["leaving_is_legal_before_asking_and_in_line"],
-    ),
-    (
-        Flaw::LeavingUnaskedFails,
-        &["leaving_is_legal_before_asking_and_in_line"],
-    ),
-    (
-        Flaw::TwinIsAStranger,
-        &["another_place_with_the_same_id_is_the_same_claim"],
-    ),
-    (
-        Flaw::AnswersAtOnceLie,
-        &["what_is_answered_at_once_is_the_same_answer"],
-    ),
+    (Flaw::LeavingTwiceFails, &["leaving_is_legal_before_asking_and_in_line"]),
+    (Flaw::LeavingUnaskedFails, &["leaving_is_legal_before_asking_and_in_line"]),
+    (Flaw::TwinIsAStranger, &["another_place_with_the_same_id_is_the_same_claim"]),
+    (Flaw::AnswersAtOnceLie, &["what_is_answered_at_once_is_the_same_answer"]),
     (Flaw::KeysFoldCase, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysTrimmed, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysCut, &["odd_names_work_and_never_alias"]),
@@ -182,19 +100,10 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::WantedAlways, &["a_holder_hears_that_it_is_wanted"]),
     (Flaw::RecheckTooLate, &["a_mutex_has_one_holder"]),
     (Flaw::WakeUpNeeded, &["a_silent_store_is_asked_again"]),
-    (
-        Flaw::PersistenceWins,
-        &[
-            "a_wake_up_without_reason_grants_nothing",
-            "a_mutex_has_one_holder",
-        ],
-    ),
+    (Flaw::PersistenceWins, &["a_wake_up_without_reason_grants_nothing", "a_mutex_has_one_holder"]),
     (Flaw::ListeningReleases, &["a_holder_may_stop_listening"]),
     (Flaw::BreakReleasesNothing, &["counters_grow_over_a_break"]),
-    (
-        Flaw::ExpiryFromEntering,
-        &["a_claim_made_long_ago_gets_its_whole_ttl"],
-    ),
+    (Flaw::ExpiryFromEntering, &["a_claim_made_long_ago_gets_its_whole_ttl"]),
     (Flaw::ExpiryByTheAskersTtl, &["each_claim_lives_by_its_own_ttl"]),
 ];
 
@@ -218,10 +127,7 @@ fn every_flaw_is_caught_by_the_cases_made_for_it() {
     for (flaw, catchers) in FLAWS {
         for name in *catchers {
             let verdict = run(&cases[name], *flaw);
-            assert!(
-                matches!(verdict, Err(Failure::Broken(_))),
-                "{name} on {flaw:?}: {verdict:?}"
-            );
+            assert!(matches!(verdict, Err(Failure::Broken(_))), "{name} on {flaw:?}: {verdict:?}");
         }
     }
 }
@@ -229,9 +135,7 @@ fn every_flaw_is_caught_by_the_cases_made_for_it() {
 #[test]
 fn every_case_catches_some_flaw() {
     for case in cases::<Planted>() {
-        let caught = FLAWS
-            .iter()
-            .find(|(flaw, _)| matches!(run(&case, *flaw), Err(Failure::Broken(_))));
+        let caught = FLAWS.iter().find(|(flaw, _)| matches!(run(&case, *flaw), Err(Failure::Broken(_))));
         assert!(caught.is_some(), "no flaw makes {} fail", case.name);
     }
 }

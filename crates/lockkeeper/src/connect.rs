@@ -29,49 +29,95 @@ impl fmt::Debug for Store {
 /// # Errors
 /// As for [`open`].
 pub async fn connect(url: &str) -> Result<Locker> {
-    Ok(open(url).await?.locker.build())
+    let Store { locker, inspect } = open(url).await?;
+    // A store in memory that only its locker can reach is faster.
+    drop(inspect);
+    Ok(locker.build())
 }
 
-/// Open the store behind a URL: `memory:` or, with the feature of that name, `sqlite:PATH`.
+/// Open the store behind a URL; the scheme says which. Each store but `memory:` needs the feature of its name.
 ///
 /// # Cancel safety
 /// Safe to drop; a half-open connection is closed.
 ///
 /// # Errors
-/// [`Error::Invalid`] for an unknown scheme or option, [`Error::Unavailable`] if the store does not answer.
-#[allow(clippy::unused_async, reason = "which schemes await depends on the features")]
+/// [`Error::Invalid`] for an unknown scheme or option, [`Error::Unsupported`] for a store that this program was
+/// built without, [`Error::Unavailable`] if the store does not answer.
 pub async fn open(url: &str) -> Result<Store> {
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(Error::invalid(format!("the store's URL has no scheme; begin it with {}", known())));
+        return Err(Error::invalid(format!("the store's URL has no scheme; begin it with {KNOWN}")));
     };
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => Err(not_built("sqlite")),
-        _ => Err(Error::invalid(format!(
-            "the URL scheme `{}` is unknown; known are {}",
-            printable(scheme),
-            known()
-        ))),
+        "etcd" | "etcds" => etcd(url).await,
+        "sqlite" => sqlite(url).await,
+        "zookeeper" => zookeeper(url).await,
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+            redis(url).await
+        }
+        _ => {
+            let scheme: String = scheme.escape_debug().take(40).collect();
+            Err(Error::invalid(format!("the URL scheme `{scheme}` is unknown; known are {KNOWN}")))
+        }
     }
 }
+
+const KNOWN: &str = "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, \
+    `redis+cluster://HOSTS`, `etcd://HOSTS`, `zookeeper://HOSTS/PATH`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
 }
 
-fn known() -> &'static str {
-    "`memory:` and `sqlite:PATH`"
+/// One function per store, which says what is missing where its feature is off.
+macro_rules! stores {
+    ($($name:ident $feature:literal: |$url:ident| $open:expr;)*) => {
+        $(
+            #[cfg(feature = $feature)]
+            async fn $name($url: &str) -> Result<Store> {
+                Ok(store($open))
+            }
+
+            #[cfg(not(feature = $feature))]
+            async fn $name(_url: &str) -> Result<Store> {
+                let feature = $feature;
+                let what = format!(
+                    "this program was built without it; add the feature `{feature}` of the crate `lockkeeper`"
+                );
+                Err(Error::Unsupported { backend: feature, what })
+            }
+        )*
+    };
 }
 
-fn printable(text: &str) -> String {
-    text.escape_debug().take(40).collect()
+stores! {
+    etcd "etcd": |url| lockkeeper_etcd::Etcd::connect(url).await?;
+    redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
+    sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
+    zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }
 
-#[cfg(not(feature = "sqlite"))]
-fn not_built(feature: &'static str) -> Error {
-    let what =
-        format!("this program was built without it; add the feature `{feature}` of the crate `lockkeeper`");
-    Error::Unsupported { backend: feature, what }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_no_store_is_refused_with_what_would_be_one() {
+        for url in ["", "locks.db", "ftp:x", "memory:x", "\u{1b}[31m:x"] {
+            let error = open(url).await.unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{url:?}: {error}");
+            assert!(!error.to_string().contains('\u{1b}'), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_in_memory_needs_nothing() {
+        let Store { locker, inspect } = open("memory:").await.unwrap();
+        let locker = locker.build();
+        let guard = locker.lock("k").await.unwrap();
+        assert_eq!(inspect.list("").await.unwrap().len(), 1, "the operator sees it");
+        guard.release().await.unwrap();
+        assert!(inspect.list("").await.unwrap().is_empty());
+    }
 }

@@ -32,5 +32,11 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(feature = "etcd")]
+pub use lockkeeper_etcd as etcd;
+#[cfg(feature = "redis")]
+pub use lockkeeper_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
+#[cfg(feature = "zookeeper")]
+pub use lockkeeper_zookeeper as zookeeper;

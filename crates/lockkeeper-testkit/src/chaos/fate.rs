@@ -58,20 +58,12 @@ impl Fate {
     pub const UNANSWERED: Fate = Fate::at_once(Link::Unanswered);
 
     const fn at_once(link: Link) -> Fate {
-        Fate {
-            before: Duration::ZERO,
-            link,
-            after: Duration::ZERO,
-        }
+        Fate { before: Duration::ZERO, link, after: Duration::ZERO }
     }
 
     /// The call takes its time, there and back.
     pub const fn slow(before: Duration, after: Duration) -> Fate {
-        Fate {
-            before,
-            link: Link::Whole,
-            after,
-        }
+        Fate { before, link: Link::Whole, after }
     }
 }
 
@@ -95,11 +87,7 @@ pub struct Odds {
 impl Odds {
     /// Draw the fate of one call.
     pub fn draw(&self, chance: &mut Chance) -> Fate {
-        let reach = if chance.per_mille(self.slow) {
-            self.slow_max
-        } else {
-            self.usual_max
-        };
+        let reach = if chance.per_mille(self.slow) { self.slow_max } else { self.usual_max };
         let (before, after) = (chance.span(reach), chance.span(reach));
         let link = match chance.below(1000) {
             it if it < self.request_lost => Link::RequestLost,
@@ -119,10 +107,7 @@ pub struct Script(Arc<Mutex<VecDeque<(Verb, Fate)>>>);
 impl Script {
     /// Plan the fate of the next call of `verb` that has none yet.
     pub fn then(&self, verb: Verb, fate: Fate) -> &Self {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back((verb, fate));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((verb, fate));
         self
     }
 

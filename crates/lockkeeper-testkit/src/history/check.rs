@@ -30,19 +30,12 @@ pub fn exclusion(events: &[Event]) -> Verdict {
             let weight: u64 = inside.values().map(|it| u64::from(it.weight)).sum();
             let capacity = inside.values().map(|it| it.capacity).min().unwrap_or(0);
             if u64::from(capacity) < weight {
-                let who: Vec<_> = inside
-                    .values()
-                    .map(|it| (it.claim, it.fence, it.weight))
-                    .collect();
+                let who: Vec<_> = inside.values().map(|it| (it.claim, it.fence, it.weight)).collect();
                 let at = at.as_nanos();
                 let what = format!(
                     "{weight} of {capacity} held at {at} ns; each as (claim, fence, weight): {who:?}"
                 );
-                return Err(Violation {
-                    rule: Rule::Exclusion,
-                    key,
-                    what,
-                });
+                return Err(Violation { rule: Rule::Exclusion, key, what });
             }
         }
     }
@@ -55,13 +48,7 @@ pub fn exclusion(events: &[Event]) -> Verdict {
 /// The first grant whose number does not grow.
 pub fn fences(events: &[Event]) -> Verdict {
     for (key, mut grants) in tenures(events) {
-        let broken = |what| {
-            Err(Violation {
-                rule: Rule::Fence,
-                key: key.clone(),
-                what,
-            })
-        };
+        let broken = |what| Err(Violation { rule: Rule::Fence, key: key.clone(), what });
         let mut given_to: HashMap<u64, ClaimId> = HashMap::new();
         let mut shared = None;
         grants.retain(|it| match given_to.insert(it.fence, it.claim) {
@@ -105,12 +92,7 @@ pub fn fences(events: &[Event]) -> Verdict {
 pub fn fifo(events: &[Event]) -> Verdict {
     let mut standings: BTreeMap<Key, BTreeMap<ClaimId, Standing>> = BTreeMap::new();
     for (line, event) in events.iter().enumerate() {
-        standings
-            .entry(event.key.clone())
-            .or_default()
-            .entry(event.claim)
-            .or_default()
-            .see(line, event);
+        standings.entry(event.key.clone()).or_default().entry(event.claim).or_default().see(line, event);
     }
     for (key, standings) in standings {
         for (winner, won) in &standings {
@@ -125,15 +107,9 @@ pub fn fifo(events: &[Event]) -> Verdict {
                     && other.surely_in_line_at(grant.at)
             });
             if let Some((claim, _)) = overtaken {
-                let what = format!(
-                    "{winner:?} was granted ({}) before {claim:?}, who stood before it",
-                    grant.fence
-                );
-                return Err(Violation {
-                    rule: Rule::Fifo,
-                    key,
-                    what,
-                });
+                let what =
+                    format!("{winner:?} was granted ({}) before {claim:?}, who stood before it", grant.fence);
+                return Err(Violation { rule: Rule::Fifo, key, what });
             }
         }
     }
@@ -150,16 +126,9 @@ pub fn abandoned(events: &[Event], remains: &[(Key, ClaimId)], at: Moment) -> Ve
     for (key, claim) in remains {
         let broken = |what: &str| {
             let what = format!("{claim:?} {what} and is still in the store");
-            Err(Violation {
-                rule: Rule::Abandoned,
-                key: key.clone(),
-                what,
-            })
+            Err(Violation { rule: Rule::Abandoned, key: key.clone(), what })
         };
-        let life: Vec<&Event> = events
-            .iter()
-            .filter(|it| it.claim == *claim && it.key == *key)
-            .collect();
+        let life: Vec<&Event> = events.iter().filter(|it| it.claim == *claim && it.key == *key).collect();
         let Some(last) = life.last() else {
             return broken("was never heard of");
         };
@@ -190,15 +159,16 @@ struct Tenure {
 fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
     let mut all: BTreeMap<Key, Vec<Tenure>> = BTreeMap::new();
     let mut last: HashMap<(&Key, ClaimId), usize> = HashMap::new();
+    // Where claims share, a store may appoint several at once, and each learns of it when it asks next: its
+    // number was given some time after the question that was answered by "wait".
+    let mut waits: HashMap<(&Key, ClaimId), Ask> = HashMap::new();
     for (line, event) in events.iter().enumerate() {
         let of_key = all.entry(event.key.clone()).or_default();
         let slot = last.get(&(&event.key, event.claim)).copied();
         match event.what {
-            What::Granted {
-                asked,
-                fence,
-                valid_until,
-            } => {
+            What::Granted { asked, fence, valid_until } => {
+                let waited = waits.remove(&(&event.key, event.claim));
+                let asked = waited.filter(|_| event.weight < event.capacity).unwrap_or(asked);
                 last.insert((&event.key, event.claim), of_key.len());
                 // Told again of what it has: one belief goes on, under the later deadline.
                 let before = slot.and_then(|it| of_key.get_mut(it));
@@ -209,16 +179,7 @@ fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
                 }
                 let (claim, weight, capacity) = (event.claim, event.weight, event.capacity);
                 let (from, until) = (event.at, valid_until);
-                of_key.push(Tenure {
-                    claim,
-                    weight,
-                    capacity,
-                    asked,
-                    line,
-                    from,
-                    until,
-                    fence,
-                });
+                of_key.push(Tenure { claim, weight, capacity, asked, line, from, until, fence });
             }
             What::Extended { valid_until } => {
                 let tenure = slot.and_then(|it| of_key.get_mut(it));
@@ -232,7 +193,9 @@ fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
                     it.until = it.until.min(event.at);
                 }
             }
-            What::Waits { .. } => {}
+            What::Waits { asked } => {
+                waits.insert((&event.key, event.claim), asked);
+            }
         }
     }
     all
@@ -267,11 +230,7 @@ impl Standing {
             What::Granted { asked, fence, .. } => {
                 self.first_asked.get_or_insert(asked.line);
                 self.turns.push((event.at, asked.at.after(event.ttl)));
-                self.grant.get_or_insert(Won {
-                    line,
-                    at: event.at,
-                    fence,
-                });
+                self.grant.get_or_insert(Won { line, at: event.at, fence });
             }
             What::Lost | What::Leaves | What::Left | What::Crashed => {
                 self.ended.get_or_insert(line);

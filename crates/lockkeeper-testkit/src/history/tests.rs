@@ -18,10 +18,7 @@ struct Script {
 impl Script {
     fn new() -> Self {
         let clock = Clock::virtual_from(Duration::from_secs(1));
-        Script {
-            history: History::new(clock.clone()),
-            clock,
-        }
+        Script { history: History::new(clock.clone()), clock }
     }
 
     fn after(&self, millis: u64) -> &Self {
@@ -35,23 +32,11 @@ impl Script {
 
     fn grant_asked(&self, claim: &Claim, fence: u64, asked: Ask) -> &Self {
         let valid_until = asked.at.after(claim.ttl);
-        self.note(
-            claim,
-            What::Granted {
-                asked,
-                fence,
-                valid_until,
-            },
-        )
+        self.note(claim, What::Granted { asked, fence, valid_until })
     }
 
     fn waits(&self, claim: &Claim) -> &Self {
-        self.note(
-            claim,
-            What::Waits {
-                asked: self.history.ask(),
-            },
-        )
+        self.note(claim, What::Waits { asked: self.history.ask() })
     }
 
     fn leaves(&self, claim: &Claim) -> &Self {
@@ -104,13 +89,7 @@ fn one_after_the_other_is_exclusion_also_on_a_clock_that_stands_still() {
 fn two_who_believe_to_hold_at_once_break_exclusion() {
     let (a, b) = (claim(1), claim(2));
     let script = Script::new();
-    script
-        .grant(&a, 1)
-        .after(10)
-        .grant(&b, 2)
-        .after(10)
-        .leaves(&a)
-        .leaves(&b);
+    script.grant(&a, 1).after(10).grant(&b, 2).after(10).leaves(&a).leaves(&b);
     assert_eq!(rule(exclusion(&script.events())), Some(Rule::Exclusion));
 }
 
@@ -133,18 +112,13 @@ fn a_renewal_in_time_prolongs_and_one_too_late_revives_nothing() {
     let renewed = Script::new();
     renewed.grant(&a, 1).after(50);
     let valid_until = renewed.now().after(TTL);
-    renewed
-        .note(&a, What::Extended { valid_until })
-        .after(70)
-        .grant(&b, 2);
+    renewed.note(&a, What::Extended { valid_until }).after(70).grant(&b, 2);
     assert_eq!(rule(exclusion(&renewed.events())), Some(Rule::Exclusion));
 
     let late = Script::new();
     late.grant(&a, 1).after(100);
     let valid_until = late.now().after(TTL);
-    late.note(&a, What::Extended { valid_until })
-        .after(10)
-        .grant(&b, 2);
+    late.note(&a, What::Extended { valid_until }).after(10).grant(&b, 2);
     assert_eq!(exclusion(&late.events()), Ok(()));
 }
 
@@ -169,8 +143,7 @@ fn weights_add_up_and_the_smallest_capacity_counts() {
     disagree.grant(&weighted(1, 1, 1), 1).grant(&weighted(2, 1, 9), 2);
     assert_eq!(rule(exclusion(&disagree.events())), Some(Rule::Exclusion));
     let huge = Script::new();
-    huge.grant(&weighted(1, u32::MAX, u32::MAX), 1)
-        .grant(&weighted(2, u32::MAX, u32::MAX), 2);
+    huge.grant(&weighted(1, u32::MAX, u32::MAX), 1).grant(&weighted(2, u32::MAX, u32::MAX), 2);
     assert_eq!(rule(exclusion(&huge.events())), Some(Rule::Exclusion));
 }
 
@@ -203,22 +176,10 @@ fn a_smaller_number_to_who_asked_before_is_no_fault_and_being_told_again_neither
 fn fifo_is_broken_by_a_newcomer_and_by_a_later_waiter() {
     let (a, b, c) = (claim(1), claim(2), claim(3));
     let good = Script::new();
-    good.grant(&a, 1)
-        .waits(&b)
-        .waits(&c)
-        .leaves(&a)
-        .grant(&b, 2)
-        .leaves(&b)
-        .grant(&c, 3);
+    good.grant(&a, 1).waits(&b).waits(&c).leaves(&a).grant(&b, 2).leaves(&b).grant(&c, 3);
     assert_eq!(fifo(&good.events()), Ok(()));
     let newcomer = Script::new();
-    newcomer
-        .grant(&a, 1)
-        .waits(&b)
-        .leaves(&a)
-        .grant(&c, 2)
-        .leaves(&c)
-        .grant(&b, 3);
+    newcomer.grant(&a, 1).waits(&b).leaves(&a).grant(&c, 2).leaves(&c).grant(&b, 3);
     assert_eq!(rule(fifo(&newcomer.events())), Some(Rule::Fifo));
     let later = Script::new();
     later.grant(&a, 1).waits(&b).waits(&c).leaves(&a).grant(&c, 2);
@@ -229,32 +190,13 @@ fn fifo_is_broken_by_a_newcomer_and_by_a_later_waiter() {
 fn who_left_or_let_his_place_lapse_is_not_overtaken() {
     let (a, b, c) = (claim(1), claim(2), claim(3));
     let left = Script::new();
-    left.grant(&a, 1)
-        .waits(&b)
-        .waits(&c)
-        .leaves(&b)
-        .leaves(&a)
-        .grant(&c, 2);
+    left.grant(&a, 1).waits(&b).waits(&c).leaves(&b).leaves(&a).grant(&c, 2);
     assert_eq!(fifo(&left.events()), Ok(()));
     let lapsed = Script::new();
-    lapsed
-        .grant(&a, 1)
-        .waits(&b)
-        .after(60)
-        .waits(&c)
-        .after(40)
-        .leaves(&a)
-        .grant(&c, 2);
+    lapsed.grant(&a, 1).waits(&b).after(60).waits(&c).after(40).leaves(&a).grant(&c, 2);
     assert_eq!(fifo(&lapsed.events()), Ok(()));
     let kept = Script::new();
-    kept.grant(&a, 1)
-        .waits(&b)
-        .after(60)
-        .waits(&c)
-        .waits(&b)
-        .after(40)
-        .leaves(&a)
-        .grant(&c, 2);
+    kept.grant(&a, 1).waits(&b).after(60).waits(&c).waits(&b).after(40).leaves(&a).grant(&c, 2);
     assert_eq!(rule(fifo(&kept.events())), Some(Rule::Fifo));
 }
 
@@ -266,18 +208,9 @@ fn what_left_or_was_silent_too_long_must_not_be_found_in_the_store() {
     script.grant(&a, 1).waits(&b).leaves(&a);
     let events = script.events();
     assert_eq!(abandoned(&events, &found(&b), script.now()), Ok(()));
-    assert_eq!(
-        rule(abandoned(&events, &found(&a), script.now())),
-        Some(Rule::Abandoned)
-    );
-    assert_eq!(
-        rule(abandoned(&events, &found(&claim(9)), script.now())),
-        Some(Rule::Abandoned)
-    );
+    assert_eq!(rule(abandoned(&events, &found(&a), script.now())), Some(Rule::Abandoned));
+    assert_eq!(rule(abandoned(&events, &found(&claim(9)), script.now())), Some(Rule::Abandoned));
     script.after(101);
-    assert_eq!(
-        rule(abandoned(&events, &found(&b), script.now())),
-        Some(Rule::Abandoned)
-    );
+    assert_eq!(rule(abandoned(&events, &found(&b), script.now())), Some(Rule::Abandoned));
     assert_eq!(abandoned(&events, &[], script.now()), Ok(()));
 }

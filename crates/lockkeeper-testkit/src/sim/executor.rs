@@ -51,9 +51,7 @@ pub enum Ended {
 
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor")
-            .field("clock", &self.clock)
-            .finish_non_exhaustive()
+        f.debug_struct("Executor").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
@@ -62,27 +60,13 @@ impl Executor {
     pub fn new(clock: Clock, chance: Chance) -> Self {
         let (tasks, ready) = (BTreeMap::new(), Vec::new());
         let (paused, dead) = (BTreeSet::new(), BTreeSet::new());
-        let state = State {
-            chance,
-            tasks,
-            ready,
-            paused,
-            dead,
-            made: 0,
-            steps: 0,
-        };
-        Executor {
-            clock,
-            state: Arc::new(Mutex::new(state)),
-        }
+        let state = State { chance, tasks, ready, paused, dead, made: 0, steps: 0 };
+        Executor { clock, state: Arc::new(Mutex::new(state)) }
     }
 
     /// Where a process runs its tasks.
     pub fn process(&self, id: ProcessId) -> Arc<Process> {
-        Arc::new(Process {
-            id,
-            state: Arc::downgrade(&self.state),
-        })
+        Arc::new(Process { id, state: Arc::downgrade(&self.state) })
     }
 
     /// Stop a process until it is resumed. Its clock goes on.
@@ -99,12 +83,8 @@ impl Executor {
     pub fn crash(&self, id: ProcessId) {
         let mut state = self.lock();
         state.dead.insert(id);
-        let of_it: Vec<u64> = state
-            .tasks
-            .iter()
-            .filter(|(_, it)| it.process == id)
-            .map(|(&id, _)| id)
-            .collect();
+        let of_it: Vec<u64> =
+            state.tasks.iter().filter(|(_, it)| it.process == id).map(|(&id, _)| id).collect();
         for task in of_it {
             std::mem::forget(state.tasks.remove(&task));
         }
@@ -137,10 +117,7 @@ impl Executor {
         let Some((id, mut task)) = self.lock().pick() else {
             return false;
         };
-        let waker = Waker::from(Arc::new(Alarm {
-            id,
-            state: Arc::downgrade(&self.state),
-        }));
+        let waker = Waker::from(Arc::new(Alarm { id, state: Arc::downgrade(&self.state) }));
         if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             let mut state = self.lock();
             match state.tasks.get_mut(&id) {
@@ -163,13 +140,10 @@ impl Executor {
 
 impl State {
     fn pick(&mut self) -> Option<(u64, Task)> {
-        let State {
-            tasks, ready, paused, ..
-        } = self;
+        let State { tasks, ready, paused, .. } = self;
         ready.retain(|id| tasks.contains_key(id));
-        let able: Vec<usize> = (0..ready.len())
-            .filter(|&it| !paused.contains(&tasks[&ready[it]].process))
-            .collect();
+        let able: Vec<usize> =
+            (0..ready.len()).filter(|&it| !paused.contains(&tasks[&ready[it]].process)).collect();
         let at = usize::try_from(self.chance.below(able.len() as u64)).unwrap_or(0);
         let id = self.ready.remove(*able.get(at)?);
         self.steps += 1;
@@ -213,13 +187,7 @@ impl Spawn for Process {
         }
         state.made += 1;
         let id = state.made;
-        state.tasks.insert(
-            id,
-            Slot {
-                process: self.id,
-                task: Some(task),
-            },
-        );
+        state.tasks.insert(id, Slot { process: self.id, task: Some(task) });
         state.wake(id);
     }
 }
@@ -263,13 +231,10 @@ mod tests {
         executor.crash(1);
         executor.pause(2);
         executor.process(1).spawn(sleeper(&clock, &count));
-        let until = clock.now().after(Duration::from_secs(60));
+        let until = clock.now().after(Duration::from_mins(1));
         assert_eq!(executor.run(until, || false, || {}), Ended::Stuck);
         assert_eq!(count.load(Ordering::Relaxed), 2);
         executor.resume(2);
-        assert_eq!(
-            executor.run(until, || count.load(Ordering::Relaxed) == 3, || {}),
-            Ended::Done
-        );
+        assert_eq!(executor.run(until, || count.load(Ordering::Relaxed) == 3, || {}), Ended::Done);
     }
 }

@@ -61,13 +61,16 @@ impl Scenario {
         let mut chance = Chance::seeded(seed);
         let ttl = Duration::from_millis(900);
         let storm = chance.below(4);
+        // A slow network keeps calls under way for long, so that pauses and deadlines meet them there.
+        let usual_max =
+            if chance.per_mille(300) { ttl / 6 } else { Duration::from_millis(1 + chance.below(20)) };
         let odds = Odds {
             request_lost: chance.below(60) * storm,
             reply_lost: chance.below(60) * storm,
             never: chance.below(12) * storm,
             slow: chance.below(40) * storm,
             slow_max: ttl * 2,
-            usual_max: Duration::from_millis(1 + chance.below(20)),
+            usual_max,
         };
         Scenario {
             seed,
@@ -77,7 +80,7 @@ impl Scenario {
             ttl,
             odds,
             slow_letters: chance.below(40) * storm,
-            pauses: u32::try_from(chance.below(4) * storm).unwrap_or(0),
+            pauses: u32::try_from(chance.below(6) * storm).unwrap_or(0),
             crashes: u32::try_from(chance.below(2) * storm).unwrap_or(0),
         }
     }

@@ -42,21 +42,14 @@ pub struct Delays {
 impl Delays {
     fn draw(&mut self) -> Duration {
         let slow = self.chance.per_mille(self.slow);
-        self.chance
-            .span(if slow { self.slow_max } else { self.usual_max })
+        self.chance.span(if slow { self.slow_max } else { self.usual_max })
     }
 }
 
 impl<B: Backend> Post<B> {
     /// `inner` behind a post. Whoever waits longer than `patience` for an answer is told that it failed.
     pub fn new(inner: B, clock: Clock, network: Arc<dyn Spawn>, delays: Delays, patience: Duration) -> Self {
-        Post {
-            inner: Arc::new(inner),
-            clock,
-            network,
-            delays: Arc::new(Mutex::new(delays)),
-            patience,
-        }
+        Post { inner: Arc::new(inner), clock, network, delays: Arc::new(Mutex::new(delays)), patience }
     }
 
     /// From now on every letter is quick.
@@ -105,9 +98,7 @@ pub struct PostPlace<B: Backend> {
 
 impl<B: Backend> fmt::Debug for PostPlace<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostPlace")
-            .field("claim", &self.claim)
-            .finish_non_exhaustive()
+        f.debug_struct("PostPlace").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
@@ -124,11 +115,7 @@ impl<B: Backend> PostPlace<B> {
             let mut delays = self.post.delays.lock().unwrap_or_else(PoisonError::into_inner);
             (delays.draw(), delays.draw())
         };
-        let (inner, claim, clock) = (
-            self.post.inner.clone(),
-            self.claim.clone(),
-            self.post.clock.clone(),
-        );
+        let (inner, claim, clock) = (self.post.inner.clone(), self.claim.clone(), self.post.clock.clone());
         let (letter, answer) = oneshot::channel();
         self.post.network.spawn(Box::pin(async move {
             clock.sleep(there).await;
@@ -138,23 +125,14 @@ impl<B: Backend> PostPlace<B> {
             clock.sleep(back).await;
             let _ = letter.send(out);
         }));
-        let (timer, name) = (
-            self.post.clock.sleep(self.post.patience),
-            self.post.inner.profile().name,
-        );
+        let (timer, name) = (self.post.clock.sleep(self.post.patience), self.post.inner.profile().name);
         async move {
             let (mut answer, mut timer) = (pin!(answer), pin!(timer));
             poll_fn(|cx| {
                 if let Poll::Ready(Ok(out)) = answer.as_mut().poll(cx) {
                     return Poll::Ready(out);
                 }
-                let too_late = || {
-                    Err(Fault::transient(
-                        name,
-                        "waiting for an answer",
-                        "none came in time",
-                    ))
-                };
+                let too_late = || Err(Fault::transient(name, "waiting for an answer", "none came in time"));
                 timer.as_mut().poll(cx).map(|()| too_late())
             })
             .await

@@ -23,8 +23,6 @@ pub(super) struct User {
     pub(super) chance: Chance,
     pub(super) ttl: Duration,
     pub(super) rounds: u32,
-    /// Whether it sometimes waits without end.
-    pub(super) endless: bool,
     /// How often its process was paused so far.
     pub(super) pauses: Arc<AtomicU64>,
 }
@@ -54,17 +52,9 @@ impl User {
 
     fn request(&mut self, owner: &Owner) -> LockRequest {
         // Callers of one line need not agree about the ttl.
-        let ttl = if self.chance.per_mille(850) {
-            self.ttl
-        } else {
-            self.ttl / 2
-        };
+        let ttl = if self.chance.per_mille(850) { self.ttl } else { self.ttl / 2 };
         let request = self.locker.lock(KEY).ttl(ttl).owner(owner);
-        if self.chance.per_mille(100) {
-            request.max_hold(self.ttl * 2)
-        } else {
-            request
-        }
+        if self.chance.per_mille(100) { request.max_hold(self.ttl * 2) } else { request }
     }
 
     /// Ask for the lock in one of the many ways.
@@ -78,7 +68,7 @@ impl User {
                 let bored = self.clock.sleep(self.chance.span(self.ttl * 2));
                 walk_away(request.into_future(), bored).await
             }
-            5 if self.endless => request.await.map(Some),
+            5 => request.await.map(Some),
             _ => request.wait_at_most(wait).await.map(Some),
         };
         match answer {
@@ -87,9 +77,7 @@ impl User {
             Err(Error::TimedOut { .. } | Error::Unavailable { .. }) => {
                 self.witness.count(|it| it.refused += 1);
             }
-            Err(error) => self
-                .witness
-                .accuse(format!("a good request was answered with: {error}")),
+            Err(error) => self.witness.accuse(format!("a good request was answered with: {error}")),
         }
         None
     }
@@ -106,9 +94,7 @@ impl User {
             1 => {
                 let mut lost = guard.lost();
                 let work = self.clock.sleep(span);
-                walk_away(async { Ok::<_, Error>((&mut lost).await) }, work)
-                    .await
-                    .ok();
+                walk_away(async { Ok::<_, Error>((&mut lost).await) }, work).await.ok();
             }
             2 => self.reenter(guard, owner, span).await,
             _ => self.clock.sleep(span).await,
@@ -116,13 +102,7 @@ impl User {
     }
 
     async fn reenter(&mut self, outer: &Guard, owner: &Owner, span: Duration) {
-        let again = self
-            .locker
-            .lock(KEY)
-            .owner(owner)
-            .ttl(self.ttl)
-            .wait_at_most(self.ttl / 4)
-            .await;
+        let again = self.locker.lock(KEY).owner(owner).ttl(self.ttl).wait_at_most(self.ttl / 4).await;
         let Ok(inner) = again else { return };
         let inner = self.witness.reentered(self.process.id(), outer, inner);
         self.clock.sleep(span).await;
@@ -132,8 +112,7 @@ impl User {
     /// End a guard in one of the many ways.
     async fn give_back(&mut self, guard: Arc<Guard>) {
         let Some(guard) = Arc::into_inner(guard) else {
-            self.witness
-                .accuse("a guard was shared by mistake of the simulation".to_owned());
+            self.witness.accuse("a guard was shared by mistake of the simulation".to_owned());
             return;
         };
         match self.chance.below(8) {

@@ -1,5 +1,6 @@
 //! The witness: looks at every guard in the world after every step, and knows what must never be.
 
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lockkeeper_core::{Fence, Guard};
@@ -47,6 +48,19 @@ pub struct Counts {
     pub paused: u64,
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.granted += other.granted;
+        self.handed_on += other.handed_on;
+        self.reentered += other.reentered;
+        self.lost += other.lost;
+        self.cancelled += other.cancelled;
+        self.refused += other.refused;
+        self.crashed += other.crashed;
+        self.paused += other.paused;
+    }
+}
+
 impl Witness {
     /// A user received a guard. `prompt`: its process was not paused while it waited.
     pub fn received(&self, process: ProcessId, guard: Guard, prompt: bool) -> Arc<Guard> {
@@ -54,15 +68,11 @@ impl Witness {
         let (fence, valid) = (guard.fence(), guard.is_valid());
         book.counts.granted += 1;
         if prompt && !valid {
-            book.accuse(format!(
-                "process {process} was given a guard ({fence}) that was over already"
-            ));
+            book.accuse(format!("process {process} was given a guard ({fence}) that was over already"));
         }
         if let (true, Some(newest)) = (valid, book.newest) {
             if fence <= newest {
-                book.accuse(format!(
-                    "process {process} was given fence {fence} after {newest}"
-                ));
+                book.accuse(format!("process {process} was given fence {fence} after {newest}"));
             }
             book.counts.handed_on += u64::from(fence.counter() == newest.counter());
         }
@@ -82,9 +92,7 @@ impl Witness {
         book.counts.reentered += 1;
         if inner.fence() != outer.fence() {
             let (outer, inner) = (outer.fence(), inner.fence());
-            book.accuse(format!(
-                "process {process} reentered {outer} and was given {inner}"
-            ));
+            book.accuse(format!("process {process} reentered {outer} and was given {inner}"));
         }
         book.see(process, inner)
     }
@@ -118,14 +126,11 @@ impl Witness {
             if !guard.is_valid() {
                 it.over = true;
             } else if it.over {
-                accusation = Some(format!(
-                    "{} of process {} was over and is valid again",
-                    it.fence, it.process
-                ));
+                accusation =
+                    Some(format!("{} of process {} was over and is valid again", it.fence, it.process));
             } else {
-                let other = valid
-                    .replace((it.process, it.fence))
-                    .filter(|other| *other != (it.process, it.fence));
+                let other =
+                    valid.replace((it.process, it.fence)).filter(|other| *other != (it.process, it.fence));
                 if let Some((process, fence)) = other {
                     let (fence_2, process_2) = (it.fence, it.process);
                     accusation = Some(format!(
@@ -163,12 +168,7 @@ impl Witness {
 impl Book {
     fn see(&mut self, process: ProcessId, guard: Guard) -> Arc<Guard> {
         let (fence, over, guard) = (guard.fence(), !guard.is_valid(), Arc::new(guard));
-        self.guards.push(Sighting {
-            guard: Arc::downgrade(&guard),
-            process,
-            fence,
-            over,
-        });
+        self.guards.push(Sighting { guard: Arc::downgrade(&guard), process, fence, over });
         guard
     }
 

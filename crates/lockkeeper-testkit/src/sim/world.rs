@@ -49,9 +49,7 @@ struct Member {
 
 impl<B> fmt::Debug for World<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World")
-            .field("scenario", &self.scenario)
-            .finish_non_exhaustive()
+        f.debug_struct("World").field("scenario", &self.scenario).finish_non_exhaustive()
     }
 }
 
@@ -83,24 +81,13 @@ impl<B: Backend + Inspect + Clone> World<B> {
             self.give_birth();
         }
         let spirit = self.clone();
-        self.executor
-            .process(SPIRIT)
-            .spawn(Box::pin(async move { spirit.haunt().await }));
+        self.executor.process(SPIRIT).spawn(Box::pin(async move { spirit.haunt().await }));
         self.all_users_finish();
         self.nothing_is_left();
         let (counts, lasted) = (self.witness.counts(), self.clock.now() - start);
         match self.witness.verdict() {
-            None => Ok(Report {
-                counts,
-                steps: self.executor.steps(),
-                lasted,
-            }),
-            Some(what) => Err(Broken {
-                seed: self.scenario.seed,
-                what,
-                counts,
-                at: lasted,
-            }),
+            None => Ok(Report { counts, steps: self.executor.steps(), lasted }),
+            Some(what) => Err(Broken { seed: self.scenario.seed, what, counts, at: lasted }),
         }
     }
 
@@ -126,8 +113,6 @@ impl<B: Backend + Inspect + Clone> World<B> {
                 chance: self.fork(),
                 ttl: self.scenario.ttl,
                 rounds: self.scenario.rounds,
-                // A call that is never answered holds up its line; only patience with an end gets past it.
-                endless: self.scenario.odds.never == 0,
                 pauses: pauses.clone(),
             };
             let users = users.clone();
@@ -136,37 +121,19 @@ impl<B: Backend + Inspect + Clone> World<B> {
                 users.fetch_sub(1, Ordering::Relaxed);
             }));
         }
-        self.members().push(Member {
-            id,
-            locker,
-            users,
-            pauses,
-        });
+        self.members().push(Member { id, locker, users, pauses });
     }
 
     /// A bad network: letters that outlive their senders, and calls that are lost or never answered.
     fn network(&self) -> Chaos<Post<B>> {
-        let Scenario {
-            odds,
-            ttl,
-            slow_letters,
-            ..
-        } = self.scenario;
-        let delays = Delays {
-            chance: self.fork(),
-            slow: slow_letters,
-            slow_max: ttl * 2,
-            usual_max: odds.usual_max,
-        };
+        let Scenario { odds, ttl, slow_letters, .. } = self.scenario;
+        let delays =
+            Delays { chance: self.fork(), slow: slow_letters, slow_max: ttl * 2, usual_max: odds.usual_max };
         let carrier = self.executor.process(NETWORK);
         let post = Post::new(self.store.clone(), self.clock.clone(), carrier, delays, ttl);
         let (mut chance, healed) = (self.fork(), self.healed.clone());
         Chaos::new(post, self.clock.clone(), move |_, _| {
-            if healed.load(Ordering::Relaxed) {
-                Fate::OK
-            } else {
-                odds.draw(&mut chance)
-            }
+            if healed.load(Ordering::Relaxed) { Fate::OK } else { odds.draw(&mut chance) }
         })
     }
 
@@ -222,14 +189,8 @@ impl<B: Backend + Inspect + Clone> World<B> {
         self.healed.store(true, Ordering::Relaxed);
         let ended = self.go_on(calm_until);
         if ended != Ended::Done {
-            let open: u32 = self
-                .members()
-                .iter()
-                .map(|it| it.users.load(Ordering::Relaxed))
-                .sum();
-            self.witness.accuse(format!(
-                "{open} users never finished ({ended:?}), long after the storm"
-            ));
+            let open: u32 = self.members().iter().map(|it| it.users.load(Ordering::Relaxed)).sum();
+            self.witness.accuse(format!("{open} users never finished ({ended:?}), long after the storm"));
         }
     }
 
@@ -237,10 +198,7 @@ impl<B: Backend + Inspect + Clone> World<B> {
         let born = self.scenario.processes + self.scenario.crashes;
         let finished = || {
             let all_born = self.born.load(Ordering::Relaxed) == FIRST + born;
-            let nobody_busy = self
-                .members()
-                .iter()
-                .all(|it| it.users.load(Ordering::Relaxed) == 0);
+            let nobody_busy = self.members().iter().all(|it| it.users.load(Ordering::Relaxed) == 0);
             self.witness.verdict().is_some() || (all_born && nobody_busy)
         };
         self.executor.run(until, finished, || self.witness.look())
@@ -265,16 +223,10 @@ impl<B: Backend + Inspect + Clone> World<B> {
             }
             done.store(true, Ordering::Relaxed);
         }));
-        self.executor.run(
-            Moment::NEVER,
-            || looked.load(Ordering::Relaxed),
-            || self.witness.look(),
-        );
-        // A call that is never answered keeps its line for ever; without such calls none may stay.
+        self.executor.run(Moment::NEVER, || looked.load(Ordering::Relaxed), || self.witness.look());
         let lines: usize = self.members().iter().map(|it| it.locker.lines()).sum();
-        if lines != 0 && self.scenario.odds.never == 0 {
-            self.witness
-                .accuse(format!("{lines} lines are left in lockers that nobody uses"));
+        if lines != 0 {
+            self.witness.accuse(format!("{lines} lines are left in lockers that nobody uses"));
         }
     }
 

@@ -37,15 +37,7 @@ impl<P: Place> Contender<P> {
         patience: Duration,
     ) -> Self {
         let safe_until = Moment::from_nanos(0);
-        Contender {
-            claim,
-            place,
-            lease,
-            history,
-            clock,
-            patience,
-            safe_until,
-        }
+        Contender { claim, place, lease, history, clock, patience, safe_until }
     }
 
     /// Until when the store must keep what we have, the lock or the place, without hearing from us.
@@ -70,14 +62,7 @@ impl<P: Place> Contender<P> {
                 check(grant)?;
                 let valid_until = asked.at.after(grant.valid_for);
                 self.safe_until = valid_until;
-                self.history.note(
-                    &self.claim,
-                    What::Granted {
-                        asked,
-                        fence: grant.counter,
-                        valid_until,
-                    },
-                );
+                self.history.note(&self.claim, What::Granted { asked, fence: grant.counter, valid_until });
             }
             Ok(Turn::Wait { recheck, .. }) => {
                 if self.claim.patient && self.lease == Lease::Claim && self.claim.ttl <= *recheck {
@@ -116,9 +101,7 @@ impl<P: Place> Contender<P> {
     pub async fn asks_in_vain(&mut self) -> Result<(), Failure> {
         match self.ask_once().await? {
             Err(_) => Ok(()),
-            Ok(turn) => Err(Failure::broken(format!(
-                "a call that chaos took away was answered: {turn:?}"
-            ))),
+            Ok(turn) => Err(Failure::broken(format!("a call that chaos took away was answered: {turn:?}"))),
         }
     }
 
@@ -141,9 +124,7 @@ impl<P: Place> Contender<P> {
             }
             if give_up < self.clock.now() {
                 let patience = self.patience;
-                return Err(Failure::broken(format!(
-                    "a free lock was not granted within {patience:?}"
-                )));
+                return Err(Failure::broken(format!("a free lock was not granted within {patience:?}")));
             }
         }
     }
@@ -155,9 +136,9 @@ impl<P: Place> Contender<P> {
     pub async fn takes_at_once(&mut self, why: &str) -> Result<Grant, Failure> {
         match self.ask().await? {
             Turn::Held(grant) => Ok(grant),
-            Turn::Wait { ahead, .. } => Err(Failure::broken(format!(
-                "told to wait ({ahead:?} ahead), but {why}"
-            ))),
+            Turn::Wait { ahead, .. } => {
+                Err(Failure::broken(format!("told to wait ({ahead:?} ahead), but {why}")))
+            }
         }
     }
 
@@ -168,13 +149,10 @@ impl<P: Place> Contender<P> {
     pub async fn must_wait(&mut self, safe_until: Moment, why: &str) -> Result<(), Failure> {
         match self.ask().await? {
             Turn::Wait { .. } => Ok(()),
-            Turn::Held(grant) if self.clock.now() < safe_until => Err(Failure::broken(format!(
-                "granted ({}) although {why}",
-                grant.counter
-            ))),
-            Turn::Held(_) => Err(Failure::Stalled(format!(
-                "granted, but perhaps no longer true that {why}"
-            ))),
+            Turn::Held(grant) if self.clock.now() < safe_until => {
+                Err(Failure::broken(format!("granted ({}) although {why}", grant.counter)))
+            }
+            Turn::Held(_) => Err(Failure::Stalled(format!("granted, but perhaps no longer true that {why}"))),
         }
     }
 
@@ -244,9 +222,9 @@ impl<P: Place> Contender<P> {
         let safe_until = self.safe_until;
         match self.renew().await? {
             Renewal::Held { wanted, .. } => Ok(wanted),
-            Renewal::Lost if self.clock.now() < safe_until => Err(Failure::broken(format!(
-                "the lock was lost before its time although {why}"
-            ))),
+            Renewal::Lost if self.clock.now() < safe_until => {
+                Err(Failure::broken(format!("the lock was lost before its time although {why}")))
+            }
             Renewal::Lost => Err(Failure::Stalled(format!("lost, but perhaps by expiry; {why}"))),
         }
     }
@@ -302,8 +280,7 @@ impl<P: Place> Contender<P> {
 
     /// No `async fn`: a future that borrows a place could not move between threads.
     fn pause(&self) -> Sleep {
-        self.clock
-            .sleep((self.claim.ttl / 20).min(Duration::from_millis(200)))
+        self.clock.sleep((self.claim.ttl / 20).min(Duration::from_millis(200)))
     }
 
     pub(super) fn crash(self) -> P {
@@ -328,10 +305,7 @@ async fn in_time<T>(
 /// What no grant may say.
 fn check(grant: &Grant) -> Result<(), Failure> {
     if COUNTER_MAX < grant.counter {
-        return Err(Failure::broken(format!(
-            "the counter {} is above COUNTER_MAX",
-            grant.counter
-        )));
+        return Err(Failure::broken(format!("the counter {} is above COUNTER_MAX", grant.counter)));
     }
     if grant.valid_for.is_zero() {
         return Err(Failure::broken("granted for no time at all"));

@@ -9,9 +9,7 @@ fn must_grow(before: u64, after: u64, over: &str) -> Result<(), Failure> {
     if before < after {
         return Ok(());
     }
-    Err(Failure::broken(format!(
-        "the counter went from {before} to {after} over {over}"
-    )))
+    Err(Failure::broken(format!("the counter went from {before} to {after} over {over}")))
 }
 
 /// Every grant has a larger counter than the one before, whichever process asks.
@@ -62,11 +60,7 @@ pub async fn counters_grow_when_nothing_is_left<H: Harness>(trial: &Trial<H>) ->
     let mut second = trial.contender(&there)?;
     let after = second.takes().await?;
     second.leaves().await?;
-    must_grow(
-        before.counter,
-        after.counter,
-        "a time in which nobody used the lock",
-    )?;
+    must_grow(before.counter, after.counter, "a time in which nobody used the lock")?;
     Ok(Outcome::Shown)
 }
 
@@ -110,10 +104,7 @@ pub async fn counters_grow_over_a_break<H: Harness>(trial: &Trial<H>) -> Verdict
     trial.history.note(&holder.claim, crate::history::What::Lost);
     let broken = inspect.break_lock(&trial.key).await?;
     if broken.len() != 1 && trial.clock.now() < holder.safe_until() {
-        return Err(Failure::broken(format!(
-            "one holder was broken, {} were named",
-            broken.len()
-        )));
+        return Err(Failure::broken(format!("one holder was broken, {} were named", broken.len())));
     }
     holder.must_be_lost("an operator broke the lock").await?;
     let after = waiter.takes().await?;
@@ -121,8 +112,6 @@ pub async fn counters_grow_over_a_break<H: Harness>(trial: &Trial<H>) -> Verdict
     waiter.must_still_hold("only the broken holder left").await?;
     waiter.leaves().await?;
     must_grow(before.counter, after.counter, "a break")?;
-    trial
-        .nothing_is_left(&there, "a lock was broken and everybody left")
-        .await?;
+    trial.nothing_is_left(&there, "a lock was broken and everybody left").await?;
     Ok(Outcome::Shown)
 }

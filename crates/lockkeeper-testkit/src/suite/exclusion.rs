@@ -14,9 +14,7 @@ pub async fn a_mutex_has_one_holder<H: Harness>(trial: &Trial<H>) -> Verdict {
     let (mut first, mut second) = (trial.contender(&here)?, trial.contender(&there)?);
     first.takes().await?;
     for _ in 0..3 {
-        second
-            .must_wait(first.safe_until(), "another process holds it")
-            .await?;
+        second.must_wait(first.safe_until(), "another process holds it").await?;
         first.must_still_hold("it was only asked for").await?;
     }
     first.leaves().await?;
@@ -37,9 +35,7 @@ pub async fn a_renewed_lock_is_kept_for_many_ttls<H: Harness>(trial: &Trial<H>) 
     let enough = trial.clock.now().after(trial.ttl * 3);
     while trial.clock.now() < enough {
         holder.must_still_hold("it was renewed in time").await?;
-        other
-            .must_wait(holder.safe_until(), "it was renewed in time")
-            .await?;
+        other.must_wait(holder.safe_until(), "it was renewed in time").await?;
         trial.clock.sleep(trial.ttl / 8).await;
     }
     holder.leaves().await?;
@@ -60,11 +56,9 @@ pub async fn different_keys_do_not_meet<H: Harness>(trial: &Trial<H>) -> Verdict
     claim.key = trial.another_key()?;
     let mut other = trial.contender_with(&there, claim);
     other.takes_at_once("only a lock of another name is held").await?;
-    one.must_still_hold("only a lock of another name was taken")
-        .await?;
+    one.must_still_hold("only a lock of another name was taken").await?;
     other.leaves().await?;
-    one.must_still_hold("only a lock of another name was released")
-        .await?;
+    one.must_still_hold("only a lock of another name was released").await?;
     one.leaves().await?;
     Ok(Outcome::Shown)
 }
@@ -83,17 +77,14 @@ pub async fn weights_never_exceed_the_capacity<H: Harness>(trial: &Trial<H>) -> 
     let mut more = trial.contender_with(&here, trial.weighing(1, 3)?);
     two.takes().await?;
     one.takes_at_once("1 fits beside 2 in a room of 3").await?;
-    more.must_wait(two.safe_until().min(one.safe_until()), "the room is full")
-        .await?;
+    more.must_wait(two.safe_until().min(one.safe_until()), "the room is full").await?;
     two.leaves().await?;
     more.takes().await?;
     one.must_still_hold("another has left").await?;
     let mut all = trial.contender_with(&there, trial.weighing(3, 3)?);
-    all.must_wait(one.safe_until().min(more.safe_until()), "the room is not empty")
-        .await?;
+    all.must_wait(one.safe_until().min(more.safe_until()), "the room is not empty").await?;
     one.leaves().await?;
-    all.must_wait(more.safe_until(), "the room is not empty yet")
-        .await?;
+    all.must_wait(more.safe_until(), "the room is not empty yet").await?;
     more.leaves().await?;
     all.takes().await?;
     all.leaves().await?;
@@ -118,9 +109,7 @@ pub async fn readers_share_and_a_writer_excludes<H: Harness>(trial: &Trial<H>) -
     }
     let mut writer = trial.contender_with(&backends[0], trial.weighing(u32::MAX, u32::MAX)?);
     while let Some(mut reader) = readers.pop() {
-        writer
-            .must_wait(reader.safe_until(), "somebody still reads")
-            .await?;
+        writer.must_wait(reader.safe_until(), "somebody still reads").await?;
         reader.leaves().await?;
     }
     writer.takes().await?;
@@ -144,14 +133,11 @@ pub async fn the_smallest_capacity_counts<H: Harness>(trial: &Trial<H>) -> Verdi
     let mut narrow = trial.contender_with(&here, trial.weighing(1, 1)?);
     let mut wide = trial.contender_with(&there, trial.weighing(1, 8)?);
     narrow.takes().await?;
-    wide.must_wait(narrow.safe_until(), "the holder said that the room holds one")
-        .await?;
+    wide.must_wait(narrow.safe_until(), "the holder said that the room holds one").await?;
     narrow.leaves().await?;
     wide.takes().await?;
     let mut narrow = trial.contender_with(&here, trial.weighing(1, 1)?);
-    narrow
-        .must_wait(wide.safe_until(), "the newcomer said that the room holds one")
-        .await?;
+    narrow.must_wait(wide.safe_until(), "the newcomer said that the room holds one").await?;
     wide.leaves().await?;
     narrow.takes().await?;
     narrow.leaves().await?;

@@ -32,10 +32,7 @@ pub async fn many_tasks_hammer_one_room<H: Harness>(trial: &Trial<H>) -> Verdict
     if let Some(outcome) = unless_weighted(trial.connect().await.profile()) {
         return Ok(outcome);
     }
-    hammer(trial, |chance| {
-        (1 + u32::try_from(chance.below(4)).unwrap_or(0), 4)
-    })
-    .await
+    hammer(trial, |chance| (1 + u32::try_from(chance.below(4)).unwrap_or(0), 4)).await
 }
 
 async fn hammer<H: Harness>(trial: &Trial<H>, room: impl Fn(&mut Chance) -> (u32, u32)) -> Verdict {
@@ -51,10 +48,7 @@ async fn hammer<H: Harness>(trial: &Trial<H>, room: impl Fn(&mut Chance) -> (u32
         for _ in 0..ROUNDS {
             let (weight, capacity) = room(&mut chance);
             let patient = !chance.per_mille(150);
-            let claim = Claim {
-                patient,
-                ..trial.weighing(weight, capacity)?
-            };
+            let claim = Claim { patient, ..trial.weighing(weight, capacity)? };
             contenders.push((trial.contender_with(backend, claim), chance.fork()));
         }
         let clock = trial.clock.clone();

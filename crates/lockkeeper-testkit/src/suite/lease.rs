@@ -17,9 +17,7 @@ pub async fn a_grant_lasts_as_long_as_it_says<H: Harness>(trial: &Trial<H>) -> V
     let (here, there) = (trial.connect().await, trial.connect().await);
     let (mut holder, mut other) = (trial.contender(&here)?, trial.contender(&there)?);
     holder.takes().await?;
-    other
-        .must_wait_until(holder.safe_until(), "the grant was said to last longer")
-        .await?;
+    other.must_wait_until(holder.safe_until(), "the grant was said to last longer").await?;
     holder.leaves().await?;
     other.leaves().await?;
     Ok(Outcome::Shown)
@@ -37,9 +35,7 @@ pub async fn a_repeated_grant_lasts_as_long_as_it_says<H: Harness>(trial: &Trial
     let granted_until = holder.safe_until();
     holder.takes().await?;
     let until = granted_until.max(holder.safe_until());
-    other
-        .must_wait_until(until, "the repeated grant was said to last longer")
-        .await?;
+    other.must_wait_until(until, "the repeated grant was said to last longer").await?;
     holder.leaves().await?;
     other.leaves().await?;
     Ok(Outcome::Shown)
@@ -55,9 +51,7 @@ pub async fn a_renewal_lasts_as_long_as_it_says<H: Harness>(trial: &Trial<H>) ->
     holder.takes().await?;
     trial.clock.sleep(trial.ttl / 2).await;
     holder.must_still_hold("half of its ttl is left").await?;
-    other
-        .must_wait_until(holder.safe_until(), "the renewal was said to last longer")
-        .await?;
+    other.must_wait_until(holder.safe_until(), "the renewal was said to last longer").await?;
     holder.leaves().await?;
     other.leaves().await?;
     Ok(Outcome::Shown)
@@ -77,9 +71,7 @@ pub async fn a_silenced_session_lasts_as_long_as_it_says<H: Harness>(trial: &Tri
     silent.must_still_hold("it was granted just now").await?;
     let safe_until = silent.safe_until();
     trial.crash(here, [silent]).await;
-    other
-        .must_wait_until(safe_until, "the session was said to last longer")
-        .await?;
+    other.must_wait_until(safe_until, "the session was said to last longer").await?;
     other.takes().await?;
     other.leaves().await?;
     Ok(Outcome::Shown)
@@ -94,9 +86,7 @@ pub async fn a_claim_made_long_ago_gets_its_whole_ttl<H: Harness>(trial: &Trial<
     let (mut holder, mut other) = (trial.contender(&here)?, trial.contender(&there)?);
     trial.clock.sleep(trial.ttl * 2).await;
     holder.takes().await?;
-    other
-        .must_wait_until(holder.safe_until(), "its time began when it was asked for")
-        .await?;
+    other.must_wait_until(holder.safe_until(), "its time began when it was asked for").await?;
     holder.leaves().await?;
     other.leaves().await?;
     Ok(Outcome::Shown)
@@ -112,29 +102,14 @@ pub async fn each_claim_lives_by_its_own_ttl<H: Harness>(trial: &Trial<H>) -> Ve
         return Ok(outcome);
     }
     let ttl = (trial.ttl * 4).min(here.profile().ttl_max);
-    let mut long = trial.contender_with(
-        &here,
-        Claim {
-            ttl,
-            ..trial.claim()?
-        },
-    );
+    let mut long = trial.contender_with(&here, Claim { ttl, ..trial.claim()? });
     let mut short = trial.contender(&there)?;
     long.takes().await?;
-    short
-        .must_wait_until(long.safe_until(), "the holder's ttl is longer than the waiter's")
-        .await?;
+    short.must_wait_until(long.safe_until(), "the holder's ttl is longer than the waiter's").await?;
     long.leaves().await?;
     short.takes().await?;
-    let mut heir = trial.contender_with(
-        &here,
-        Claim {
-            ttl,
-            ..trial.claim()?
-        },
-    );
-    heir.must_wait_until(short.safe_until(), "the holder's own ttl is not over")
-        .await?;
+    let mut heir = trial.contender_with(&here, Claim { ttl, ..trial.claim()? });
+    heir.must_wait_until(short.safe_until(), "the holder's own ttl is not over").await?;
     heir.takes().await?;
     heir.leaves().await?;
     Ok(Outcome::Shown)
@@ -152,9 +127,7 @@ pub async fn a_crashed_holder_is_replaced<H: Harness>(trial: &Trial<H>) -> Verdi
     trial.crash(here, [dead]).await;
     heir.takes().await?;
     heir.leaves().await?;
-    trial
-        .nothing_is_left(&there, "a dead holder was replaced and its heir left")
-        .await?;
+    trial.nothing_is_left(&there, "a dead holder was replaced and its heir left").await?;
     Ok(Outcome::Shown)
 }
 
@@ -163,11 +136,7 @@ pub async fn a_crashed_holder_is_replaced<H: Harness>(trial: &Trial<H>) -> Verdi
 /// # Errors
 /// If the store breaks the contract.
 pub async fn a_crashed_waiter_does_not_block_the_line<H: Harness>(trial: &Trial<H>) -> Verdict {
-    let (here, there, elsewhere) = (
-        trial.connect().await,
-        trial.connect().await,
-        trial.connect().await,
-    );
+    let (here, there, elsewhere) = (trial.connect().await, trial.connect().await, trial.connect().await);
     let (mut holder, mut dead) = (trial.contender(&here)?, trial.contender(&there)?);
     let mut next = trial.contender(&elsewhere)?;
     holder.takes().await?;
@@ -177,9 +146,7 @@ pub async fn a_crashed_waiter_does_not_block_the_line<H: Harness>(trial: &Trial<
     holder.leaves().await?;
     next.takes().await?;
     next.leaves().await?;
-    trial
-        .nothing_is_left(&here, "the dead waiter's place was passed over")
-        .await?;
+    trial.nothing_is_left(&here, "the dead waiter's place was passed over").await?;
     Ok(Outcome::Shown)
 }
 
@@ -201,9 +168,7 @@ pub async fn a_silent_waiter_is_forgotten<H: Harness>(trial: &Trial<H>) -> Verdi
     next.takes().await?;
     next.leaves().await?;
     trial.clock.sleep(trial.ttl * 2).await;
-    trial
-        .nothing_is_left(&here, "a waiter was silent for two ttls")
-        .await?;
+    trial.nothing_is_left(&here, "a waiter was silent for two ttls").await?;
     Ok(Outcome::Shown)
 }
 
@@ -225,9 +190,7 @@ pub async fn an_answer_that_comes_too_late_harms_nobody<H: Harness>(trial: &Tria
         trial.clock.sleep(trial.ttl / 8).await;
         other.takes().await?;
         while trial.clock.now() < answered_by {
-            other
-                .must_still_hold("the time of the one before is over")
-                .await?;
+            other.must_still_hold("the time of the one before is over").await?;
             trial.clock.sleep(trial.ttl / 8).await;
         }
         Ok::<_, Failure>(())
@@ -237,12 +200,9 @@ pub async fn an_answer_that_comes_too_late_harms_nobody<H: Harness>(trial: &Tria
         && trial.clock.now() < late.safe_until()
     {
         let valid_for = grant.valid_for;
-        return Err(Failure::broken(format!(
-            "a grant for {valid_for:?} was still good after three ttls"
-        )));
+        return Err(Failure::broken(format!("a grant for {valid_for:?} was still good after three ttls")));
     }
-    late.must_wait(other.safe_until(), "another has taken it since")
-        .await?;
+    late.must_wait(other.safe_until(), "another has taken it since").await?;
     late.leaves().await?;
     other.must_still_hold("only one whose time was over left").await?;
     other.leaves().await?;

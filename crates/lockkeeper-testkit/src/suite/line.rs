@@ -24,11 +24,7 @@ pub async fn who_leaves_the_line_is_skipped<H: Harness>(trial: &Trial<H>) -> Ver
 }
 
 async fn serve<H: Harness>(trial: &Trial<H>, leavers: &[usize]) -> Verdict {
-    let backends = [
-        trial.connect().await,
-        trial.connect().await,
-        trial.connect().await,
-    ];
+    let backends = [trial.connect().await, trial.connect().await, trial.connect().await];
     if let Some(outcome) = unless_fifo(backends[0].profile()) {
         return Ok(outcome);
     }
@@ -62,9 +58,7 @@ async fn serve<H: Harness>(trial: &Trial<H>, leavers: &[usize]) -> Verdict {
         served.map_err(Failure::broken)??;
     }
     history::fifo(&trial.history.events())?;
-    trial
-        .nothing_is_left(&backends[0], "the whole line was served")
-        .await?;
+    trial.nothing_is_left(&backends[0], "the whole line was served").await?;
     Ok(Outcome::Shown)
 }
 
@@ -84,12 +78,7 @@ pub async fn asking_again_keeps_the_place<H: Harness>(trial: &Trial<H>) -> Verdi
     second.must_wait(holder.safe_until(), "it is held").await?;
     first.must_wait(holder.safe_until(), "it is held").await?;
     holder.leaves().await?;
-    second
-        .must_wait(
-            first.safe_until(),
-            "somebody came before it and asked again since",
-        )
-        .await?;
+    second.must_wait(first.safe_until(), "somebody came before it and asked again since").await?;
     first.takes().await?;
     first.leaves().await?;
     second.takes().await?;
@@ -111,9 +100,7 @@ pub async fn nobody_overtakes_the_head<H: Harness>(trial: &Trial<H>) -> Verdict 
     head.must_wait(holder.safe_until(), "it is held").await?;
     holder.leaves().await?;
     let mut newcomer = trial.contender(&here)?;
-    newcomer
-        .must_wait(head.safe_until(), "somebody waits already")
-        .await?;
+    newcomer.must_wait(head.safe_until(), "somebody waits already").await?;
     head.takes().await?;
     head.leaves().await?;
     newcomer.takes().await?;
@@ -135,16 +122,10 @@ pub async fn a_light_claim_does_not_overtake_a_heavy_head<H: Harness>(trial: &Tr
     let mut heavy = trial.contender_with(&there, trial.weighing(2, 2)?);
     let mut light = trial.contender_with(&here, trial.weighing(1, 2)?);
     inside.takes().await?;
-    heavy
-        .must_wait(inside.safe_until(), "the room is half full")
-        .await?;
-    light
-        .must_wait(heavy.safe_until(), "a heavier claim stands before it")
-        .await?;
+    heavy.must_wait(inside.safe_until(), "the room is half full").await?;
+    light.must_wait(heavy.safe_until(), "a heavier claim stands before it").await?;
     inside.leaves().await?;
-    light
-        .must_wait(heavy.safe_until(), "a heavier claim still stands before it")
-        .await?;
+    light.must_wait(heavy.safe_until(), "a heavier claim still stands before it").await?;
     heavy.takes().await?;
     heavy.leaves().await?;
     light.takes().await?;
@@ -169,14 +150,10 @@ pub async fn an_impatient_claim_leaves_nothing_behind<H: Harness>(trial: &Trial<
     }
     let wanted = holder.must_still_hold("those who asked would not wait").await?;
     if wanted && there.profile().order == Order::Fifo {
-        return Err(Failure::broken(
-            "the holder is told that somebody waits; all who asked would not",
-        ));
+        return Err(Failure::broken("the holder is told that somebody waits; all who asked would not"));
     }
     holder.leaves().await?;
-    trial
-        .nothing_is_left(&here, "those who would not wait were refused")
-        .await?;
+    trial.nothing_is_left(&here, "those who would not wait were refused").await?;
     drop(refused);
     Ok(Outcome::Shown)
 }
@@ -195,14 +172,10 @@ pub async fn an_impatient_claim_does_not_overtake<H: Harness>(trial: &Trial<H>) 
     head.must_wait(holder.safe_until(), "it is held").await?;
     holder.leaves().await?;
     let mut impatient = trial.contender_with(&here, trial.impatient()?);
-    impatient
-        .must_wait(head.safe_until(), "somebody waits already")
-        .await?;
+    impatient.must_wait(head.safe_until(), "somebody waits already").await?;
     head.takes().await?;
     head.leaves().await?;
-    trial
-        .nothing_is_left(&here, "one who would not wait was refused")
-        .await?;
+    trial.nothing_is_left(&here, "one who would not wait was refused").await?;
     Ok(Outcome::Shown)
 }
 
@@ -217,9 +190,7 @@ pub async fn a_holder_hears_that_it_is_wanted<H: Harness>(trial: &Trial<H>) -> V
     }
     let (mut holder, mut waiter) = (trial.contender(&here)?, trial.contender(&there)?);
     if holder.takes().await?.wanted {
-        return Err(Failure::broken(
-            "the holder is told that somebody waits; nobody does",
-        ));
+        return Err(Failure::broken("the holder is told that somebody waits; nobody does"));
     }
     for waits in [true, false] {
         if !waits {

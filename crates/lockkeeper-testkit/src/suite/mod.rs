@@ -199,10 +199,7 @@ mod tests {
     #[test]
     fn every_line_of_the_contract_has_a_case() {
         for line in 1..=13 {
-            assert!(
-                cases::<Any>().iter().any(|it| it.lines.contains(&line)),
-                "line {line} has no case"
-            );
+            assert!(cases::<Any>().iter().any(|it| it.lines.contains(&line)), "line {line} has no case");
         }
     }
 }

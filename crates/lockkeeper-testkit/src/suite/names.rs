@@ -114,29 +114,13 @@ pub const ODD_NAMES: &[&str] = &[
 /// # Errors
 /// If one of them is no key.
 pub fn odd_keys() -> Result<Vec<Key>, Failure> {
-    let lengths = [
-        63,
-        64,
-        65,
-        128,
-        191,
-        192,
-        193,
-        255,
-        256,
-        257,
-        KEY_BYTES_MAX - 1,
-        KEY_BYTES_MAX,
-    ];
+    let lengths = [63, 64, 65, 128, 191, 192, 193, 255, 256, 257, KEY_BYTES_MAX - 1, KEY_BYTES_MAX];
     let mut names: Vec<String> = ODD_NAMES.iter().map(|&it| it.to_owned()).collect();
     names.extend(lengths.map(|it| "x".repeat(it)));
     // Alike in all but the last byte, beyond every length at which a store may cut.
     names.extend(["y", "z"].map(|it| "x".repeat(KEY_BYTES_MAX - 1) + it));
     names.push("🔒".repeat(KEY_BYTES_MAX / 4));
-    names
-        .iter()
-        .map(|it| Key::new(it).map_err(Failure::broken))
-        .collect()
+    names.iter().map(|it| Key::new(it).map_err(Failure::broken)).collect()
 }
 
 /// All odd names can be held at the same time, and each is one lock for all processes.
@@ -148,22 +132,14 @@ pub async fn odd_names_work_and_never_alias<H: Harness>(trial: &Trial<H>) -> Ver
     let ttl = (trial.ttl * 20).min(here.profile().ttl_max);
     for key in odd_keys()? {
         // Names are used as they are, so another run against the same store may have left something.
-        let claim = Claim {
-            key: key.clone(),
-            ttl,
-            ..trial.claim()?
-        };
+        let claim = Claim { key: key.clone(), ttl, ..trial.claim()? };
         let mut passer = trial.contender_with(&here, claim);
         passer.takes().await.map_err(|it| named(&key, it))?;
         passer.leaves().await.map_err(|it| named(&key, it))?;
     }
     let mut holders = Vec::new();
     for key in odd_keys()? {
-        let claim = Claim {
-            key: key.clone(),
-            ttl,
-            ..trial.claim()?
-        };
+        let claim = Claim { key: key.clone(), ttl, ..trial.claim()? };
         let mut holder = trial.contender_with(&here, claim);
         let free = "only locks of other names are held";
         holder.takes_at_once(free).await.map_err(|it| named(&key, it))?;
@@ -171,25 +147,12 @@ pub async fn odd_names_work_and_never_alias<H: Harness>(trial: &Trial<H>) -> Ver
     }
     for holder in &mut holders {
         let key = holder.claim.key.clone();
-        let claim = Claim {
-            key: key.clone(),
-            ttl,
-            ..trial.impatient()?
-        };
+        let claim = Claim { key: key.clone(), ttl, ..trial.impatient()? };
         let mut other = trial.contender_with(&there, claim);
-        other
-            .must_wait(holder.safe_until(), "it is held")
-            .await
-            .map_err(|it| named(&key, it))?;
-        holder
-            .must_still_hold("only others were asked for")
-            .await
-            .map_err(|it| named(&key, it))?;
+        other.must_wait(holder.safe_until(), "it is held").await.map_err(|it| named(&key, it))?;
+        holder.must_still_hold("only others were asked for").await.map_err(|it| named(&key, it))?;
         holder.leaves().await.map_err(|it| named(&key, it))?;
-        other
-            .takes_at_once("its holder has left")
-            .await
-            .map_err(|it| named(&key, it))?;
+        other.takes_at_once("its holder has left").await.map_err(|it| named(&key, it))?;
         other.leaves().await.map_err(|it| named(&key, it))?;
     }
     Ok(Outcome::Shown)

@@ -12,22 +12,15 @@ use crate::chaos::{Chaos, Fate, Verb};
 /// If the store breaks the contract.
 pub async fn entering_leaves_no_trace<H: Harness>(trial: &Trial<H>) -> Verdict {
     let (here, there) = (trial.connect().await, trial.connect().await);
-    let entered: Vec<_> = (0..50)
-        .map(|_| trial.claim().map(|it| here.enter(it)))
-        .collect::<Result<_, _>>()?;
-    trial
-        .nothing_is_left(&there, "fifty have entered and not asked")
-        .await?;
+    let entered: Vec<_> =
+        (0..50).map(|_| trial.claim().map(|it| here.enter(it))).collect::<Result<_, _>>()?;
+    trial.nothing_is_left(&there, "fifty have entered and not asked").await?;
     drop(entered);
-    trial
-        .nothing_is_left(&there, "fifty have entered and gone away")
-        .await?;
+    trial.nothing_is_left(&there, "fifty have entered and gone away").await?;
     if let Some(inspect) = trial.inspect(&there) {
         let found = inspect.show(&trial.key).await?;
         if let Some(found) = found {
-            return Err(Failure::broken(format!(
-                "entering left something in the store: {found:?}"
-            )));
+            return Err(Failure::broken(format!("entering left something in the store: {found:?}")));
         }
     }
     Ok(Outcome::Shown)
@@ -44,9 +37,7 @@ pub async fn entering_needs_no_runtime<H: Harness>(trial: &Trial<H>) -> Verdict 
     if entered.is_err() {
         return Err(Failure::broken("entering panicked on a thread without a runtime"));
     }
-    trial
-        .nothing_is_left(&here, "one has entered and gone away")
-        .await?;
+    trial.nothing_is_left(&here, "one has entered and gone away").await?;
     Ok(Outcome::Shown)
 }
 
@@ -67,9 +58,7 @@ pub async fn a_dropped_wake_up_loses_nothing<H: Harness>(trial: &Trial<H>) -> Ve
     waiter.listens_briefly().await;
     waiter.takes().await?;
     waiter.leaves().await?;
-    trial
-        .nothing_is_left(&here, "a waiter stopped listening half-way")
-        .await?;
+    trial.nothing_is_left(&here, "a waiter stopped listening half-way").await?;
     Ok(Outcome::Shown)
 }
 

@@ -14,9 +14,7 @@ pub async fn renewing_before_asking_acquires_nothing<H: Harness>(trial: &Trial<H
     let (here, there) = (trial.connect().await, trial.connect().await);
     let mut hopeful = trial.contender(&here)?;
     hopeful.must_be_lost("nothing was ever asked for").await?;
-    trial
-        .nothing_is_left(&there, "one renewed who had never asked")
-        .await?;
+    trial.nothing_is_left(&there, "one renewed who had never asked").await?;
     Ok(Outcome::Shown)
 }
 
@@ -33,16 +31,12 @@ pub async fn renewing_in_line_acquires_nothing<H: Harness>(trial: &Trial<H>) -> 
     if let Renewal::Held { .. } = waiter.renew().await?
         && trial.clock.now() < safe_until
     {
-        return Err(Failure::broken(
-            "a waiter's renewal was confirmed while another holds",
-        ));
+        return Err(Failure::broken("a waiter's renewal was confirmed while another holds"));
     }
     holder.must_still_hold("only a waiter renewed").await?;
     waiter.leaves().await?;
     holder.leaves().await?;
-    trial
-        .nothing_is_left(&here, "a waiter renewed and everybody left")
-        .await?;
+    trial.nothing_is_left(&here, "a waiter renewed and everybody left").await?;
     Ok(Outcome::Shown)
 }
 
@@ -77,9 +71,7 @@ pub async fn renewing_after_expiry_acquires_nothing<H: Harness>(trial: &Trial<H>
     late.takes().await?;
     trial.clock.sleep(trial.ttl * 3).await;
     late.must_be_lost("it was silent for three ttls").await?;
-    trial
-        .nothing_is_left(&there, "an expired lock was renewed in vain")
-        .await?;
+    trial.nothing_is_left(&there, "an expired lock was renewed in vain").await?;
     Ok(Outcome::Shown)
 }
 
@@ -96,9 +88,7 @@ pub async fn renewing_what_another_took_acquires_nothing<H: Harness>(trial: &Tri
     late.takes().await?;
     other.takes().await?;
     late.must_be_lost("another has taken it since").await?;
-    other
-        .must_still_hold("only one whose time was over renewed")
-        .await?;
+    other.must_still_hold("only one whose time was over renewed").await?;
     late.leaves().await?;
     other.must_still_hold("only one whose time was over left").await?;
     other.leaves().await?;
@@ -125,9 +115,7 @@ pub async fn a_renewal_that_arrives_too_late_is_lost<H: Harness>(trial: &Trial<H
     });
     taken?;
     if matches!(renewal?, Ok(Renewal::Held { .. })) {
-        return Err(Failure::broken(
-            "a renewal that arrived after three ttls was confirmed",
-        ));
+        return Err(Failure::broken("a renewal that arrived after three ttls was confirmed"));
     }
     late.must_be_lost("its time was over three ttls ago").await?;
     other.leaves().await?;

@@ -142,11 +142,7 @@ impl<H: Harness> Trial<H> {
     /// # Errors
     /// As [`Trial::claim`].
     pub fn weighing(&self, weight: u32, capacity: u32) -> Result<Claim, Failure> {
-        Ok(Claim {
-            weight,
-            capacity,
-            ..self.claim()?
-        })
+        Ok(Claim { weight, capacity, ..self.claim()? })
     }
 
     /// A claim that does not wait.
@@ -154,10 +150,7 @@ impl<H: Harness> Trial<H> {
     /// # Errors
     /// As [`Trial::claim`].
     pub fn impatient(&self) -> Result<Claim, Failure> {
-        Ok(Claim {
-            patient: false,
-            ..self.claim()?
-        })
+        Ok(Claim { patient: false, ..self.claim()? })
     }
 
     /// Somebody with an ordinary claim to the case's lock.
@@ -197,13 +190,9 @@ impl<H: Harness> Trial<H> {
     /// If he does not.
     pub async fn nothing_is_left<B: Backend>(&self, backend: &B, after: &str) -> Result<(), Failure> {
         let mut stranger = self.contender_with(backend, self.impatient()?);
-        let grant = stranger
-            .takes_at_once(&format!("after {after} nobody should be in the way"))
-            .await?;
+        let grant = stranger.takes_at_once(&format!("after {after} nobody should be in the way")).await?;
         if grant.wanted {
-            return Err(Failure::broken(format!(
-                "after {after} the store still says that somebody waits"
-            )));
+            return Err(Failure::broken(format!("after {after} the store still says that somebody waits")));
         }
         stranger.leaves().await
     }
@@ -228,9 +217,7 @@ impl<H: Harness> Trial<H> {
             }
             ttl *= 2;
         }
-        Err(Failure::Stalled(format!(
-            "{stalled} ({TRIES_MAX} tries, the last with a ttl of {ttl:?})"
-        )))
+        Err(Failure::Stalled(format!("{stalled} ({TRIES_MAX} tries, the last with a ttl of {ttl:?})")))
     }
 }
 
@@ -261,10 +248,7 @@ pub fn test<H: Harness, M: Future<Output = H>>(
     make: impl FnOnce() -> M,
     case: impl AsyncFn(&Trial<H>) -> Verdict,
 ) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match runtime {
         Ok(it) => it,
         Err(error) => panic!("{name}: no runtime to run in: {error}"),

@@ -20,16 +20,12 @@ pub async fn asking_twice_gives_one_grant<H: Harness>(trial: &Trial<H>) -> Verdi
     let again = holder.takes_at_once("whoever asks has it already").await?;
     if first.counter != again.counter && trial.clock.now() < safe_until {
         let (first, again) = (first.counter, again.counter);
-        return Err(Failure::broken(format!(
-            "asked twice, granted twice: {first} and {again}"
-        )));
+        return Err(Failure::broken(format!("asked twice, granted twice: {first} and {again}")));
     }
     holder.leaves().await?;
     other.takes().await?;
     other.leaves().await?;
-    trial
-        .nothing_is_left(&here, "a grant was asked for twice and left once")
-        .await?;
+    trial.nothing_is_left(&here, "a grant was asked for twice and left once").await?;
     Ok(Outcome::Shown)
 }
 
@@ -47,9 +43,7 @@ pub async fn asking_twice_in_line_keeps_one_place<H: Harness>(trial: &Trial<H>) 
     holder.leaves().await?;
     waiter.takes().await?;
     waiter.leaves().await?;
-    trial
-        .nothing_is_left(&here, "a waiter asked four times and left once")
-        .await?;
+    trial.nothing_is_left(&here, "a waiter asked four times and left once").await?;
     Ok(Outcome::Shown)
 }
 
@@ -66,15 +60,11 @@ pub async fn another_place_with_the_same_id_is_the_same_claim<H: Harness>(trial:
     let found = twin.takes_at_once("the same claim has it already").await?;
     if granted.counter != found.counter && trial.clock.now() < safe_until {
         let (granted, found) = (granted.counter, found.counter);
-        return Err(Failure::broken(format!(
-            "one claim, two grants: {granted} and {found}"
-        )));
+        return Err(Failure::broken(format!("one claim, two grants: {granted} and {found}")));
     }
     twin.leaves().await?;
     first.must_be_lost("the same claim has left").await?;
-    trial
-        .nothing_is_left(&here, "a claim with two places left once")
-        .await?;
+    trial.nothing_is_left(&here, "a claim with two places left once").await?;
     Ok(Outcome::Shown)
 }
 
@@ -90,9 +80,7 @@ pub async fn leaving_twice_releases_nobody_else<H: Harness>(trial: &Trial<H>) ->
     first.leaves().await?;
     second.takes().await?;
     first.leaves().await?;
-    second
-        .must_still_hold("only the holder before it left once more")
-        .await?;
+    second.must_still_hold("only the holder before it left once more").await?;
     second.leaves().await?;
     Ok(Outcome::Shown)
 }
@@ -113,9 +101,7 @@ pub async fn leaving_is_legal_before_asking_and_in_line<H: Harness>(trial: &Tria
     waiter.leaves().await?;
     holder.must_still_hold("only a waiter left").await?;
     holder.leaves().await?;
-    trial
-        .nothing_is_left(&here, "the waiter and the holder have left")
-        .await?;
+    trial.nothing_is_left(&here, "the waiter and the holder have left").await?;
     Ok(Outcome::Shown)
 }
 
@@ -130,16 +116,12 @@ pub async fn a_foreign_leave_releases_nothing<H: Harness>(trial: &Trial<H>) -> V
     let mut stranger = trial.contender(&there)?;
     stranger.leaves().await?;
     holder.must_still_hold("only a stranger left").await?;
-    other
-        .must_wait(holder.safe_until(), "only a stranger left")
-        .await?;
+    other.must_wait(holder.safe_until(), "only a stranger left").await?;
     let mut impatient = trial.contender_with(&here, trial.impatient()?);
     impatient.must_wait(holder.safe_until(), "it is held").await?;
     impatient.leaves().await?;
     holder.must_still_hold("only one who was refused left").await?;
-    other
-        .must_wait(holder.safe_until(), "only one who was refused left")
-        .await?;
+    other.must_wait(holder.safe_until(), "only one who was refused left").await?;
     holder.leaves().await?;
     other.takes().await?;
     other.leaves().await?;
@@ -161,29 +143,15 @@ pub async fn what_is_answered_at_once_is_the_same_answer<H: Harness>(trial: &Tri
         return Err(Failure::broken("a free lock was refused when asked at once"));
     };
     let valid_until = asked.at.after(at_once.valid_for);
-    trial.history.note(
-        &holder.claim,
-        What::Granted {
-            asked,
-            fence: at_once.counter,
-            valid_until,
-        },
-    );
+    trial.history.note(&holder.claim, What::Granted { asked, fence: at_once.counter, valid_until });
     let granted = holder.takes_at_once("it was granted at once before").await?;
     if granted.counter != at_once.counter && trial.clock.now() < valid_until {
         let (at_once, granted) = (at_once.counter, granted.counter);
-        return Err(Failure::broken(format!(
-            "{at_once} when asked at once, {granted} when asked again"
-        )));
+        return Err(Failure::broken(format!("{at_once} when asked at once, {granted} when asked again")));
     }
-    let mut other = trial.contender_with(
-        &here,
-        Claim {
-            patient: false,
-            ..trial.claim()?
-        },
-    );
-    if matches!(other.place().turn_at_once(trial.clock.now()), Some(Turn::Held(_))) && trial.clock.now() < holder.safe_until()
+    let mut other = trial.contender_with(&here, Claim { patient: false, ..trial.claim()? });
+    if matches!(other.place().turn_at_once(trial.clock.now()), Some(Turn::Held(_)))
+        && trial.clock.now() < holder.safe_until()
     {
         return Err(Failure::broken("a held lock was granted when asked at once"));
     }

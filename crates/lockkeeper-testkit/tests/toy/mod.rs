@@ -12,57 +12,9 @@ use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Moment};
 use tokio::sync::Notify;
 
-/// Something wrong with a store. Each is a mistake that real lock libraries have made or could make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
-    None,
-    /// No flaw, but the profile of a store with sessions.
-    NoneWithSessions,
-    ReleasesWithoutComparing,
-    RenewalRecreates,
-    RenewalRevivesTheExpired,
-    RenewalOfAWaiterConfirmed,
-    RenewalAlwaysConfirmed,
-    RenewalOnlyOnce,
-    CounterRepeats,
-    CounterForgotten,
-    GrantTooOptimistic,
-    GrantTooOptimisticWithSessions,
-    RepeatedGrantNotExtended,
-    RenewalNotExtended,
-    LineBarges,
-    LightOvertakes,
-    AskingAgainGoesBack,
-    ImpatientJoins,
-    ImpatientOvertakes,
-    WaiterNeverForgotten,
-    HolderNeverForgotten,
-    WeightIgnored,
-    NewcomersCapacityIgnored,
-    HoldersCapacityIgnored,
-    EnteringJoins,
-    EnteringNeedsARuntime,
-    AskingTwiceGrantsTwice,
-    AskingTwiceJoinsTwice,
-    OwnGrantNotRecognised,
-    LeavingTwiceFails,
-    LeavingUnaskedFails,
-    TwinIsAStranger,
-    AnswersAtOnceLie,
-    KeysFoldCase,
-    KeysTrimmed,
-    KeysCut,
-    KeysAllOne,
-    WantedNever,
-    WantedAlways,
-    RecheckTooLate,
-    WakeUpNeeded,
-    PersistenceWins,
-    ListeningReleases,
-    BreakReleasesNothing,
-    ExpiryFromEntering,
-    ExpiryByTheAskersTtl,
-}
+mod flaw;
+
+pub(crate) use flaw::Flaw;
 
 #[derive(Clone)]
 pub(crate) struct Toy {
@@ -101,12 +53,7 @@ struct Seat {
 
 impl Toy {
     pub(crate) fn new(clock: Clock, flaw: Flaw) -> Self {
-        Toy {
-            store: Arc::default(),
-            bell: Arc::default(),
-            clock,
-            flaw,
-        }
+        Toy { store: Arc::default(), bell: Arc::default(), clock, flaw }
     }
 
     fn is(&self, flaw: Flaw) -> bool {
@@ -147,7 +94,7 @@ impl Backend for Toy {
             reach: Reach::Process,
             lease: if sessions { Lease::Session } else { Lease::Claim },
             ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_secs(3600),
+            ttl_max: Duration::from_hours(1),
         }
     }
 
@@ -157,23 +104,10 @@ impl Backend for Toy {
         }
         let mut store = self.locked();
         store.places += 1;
-        let twin = if self.is(Flaw::TwinIsAStranger) {
-            store.places
-        } else {
-            0
-        };
+        let twin = if self.is(Flaw::TwinIsAStranger) { store.places } else { 0 };
         drop(store);
         let (entered_at, asked, left, woken, renewals) = (self.clock.now(), false, false, true, 0);
-        let place = ToyPlace {
-            toy: self.clone(),
-            claim,
-            twin,
-            entered_at,
-            asked,
-            left,
-            woken,
-            renewals,
-        };
+        let place = ToyPlace { toy: self.clone(), claim, twin, entered_at, asked, left, woken, renewals };
         if self.is(Flaw::EnteringJoins) {
             place.with_row(|row, now| row.line.push(place.seat(now)));
         }
@@ -198,25 +132,13 @@ impl ToyPlace {
     }
 
     fn expires_at(&self, now: Moment) -> Moment {
-        let from = if self.toy.is(Flaw::ExpiryFromEntering) {
-            self.entered_at
-        } else {
-            now
-        };
+        let from = if self.toy.is(Flaw::ExpiryFromEntering) { self.entered_at } else { now };
         from.after(self.claim.ttl)
     }
 
     fn seat(&self, now: Moment) -> Seat {
         let (weight, capacity, expires_at) = (self.claim.weight, self.claim.capacity, self.expires_at(now));
-        Seat {
-            id: self.id(),
-            weight,
-            capacity,
-            asked_at: now,
-            expires_at,
-            counter: 0,
-            asks: 0,
-        }
+        Seat { id: self.id(), weight, capacity, asked_at: now, expires_at, counter: 0, asks: 0 }
     }
 
     fn with_row<T>(&self, f: impl FnOnce(&mut Row, Moment) -> T) -> T {
@@ -228,11 +150,7 @@ impl ToyPlace {
         row.counter = counter;
         let alive = |it: &Seat, never: Flaw| {
             let by_asker = it.asked_at.after(self.claim.ttl);
-            let until = if toy.is(Flaw::ExpiryByTheAskersTtl) {
-                by_asker
-            } else {
-                it.expires_at
-            };
+            let until = if toy.is(Flaw::ExpiryByTheAskersTtl) { by_asker } else { it.expires_at };
             now < until || toy.is(never)
         };
         row.held.retain(|it| alive(it, Flaw::HolderNeverForgotten));
@@ -265,10 +183,7 @@ impl ToyPlace {
     fn grant(&self, row: &mut Row, now: Moment) -> Turn {
         self.leave_line(row);
         row.counter += u64::from(!self.toy.is(Flaw::CounterRepeats) || row.counter == 0);
-        let seat = Seat {
-            counter: row.counter,
-            ..self.seat(now)
-        };
+        let seat = Seat { counter: row.counter, ..self.seat(now) };
         row.last = Some(seat.clone());
         row.held.push(seat);
         self.held(row, row.counter)
@@ -277,16 +192,8 @@ impl ToyPlace {
     fn held(&self, row: &Row, counter: u64) -> Turn {
         let optimistic =
             self.toy.is(Flaw::GrantTooOptimistic) || self.toy.is(Flaw::GrantTooOptimisticWithSessions);
-        let valid_for = if optimistic {
-            self.claim.ttl * 2
-        } else {
-            self.claim.ttl
-        };
-        Turn::Held(Grant {
-            counter,
-            valid_for,
-            wanted: self.wanted(row),
-        })
+        let valid_for = if optimistic { self.claim.ttl * 2 } else { self.claim.ttl };
+        Turn::Held(Grant { counter, valid_for, wanted: self.wanted(row) })
     }
 
     fn wanted(&self, row: &Row) -> bool {
@@ -329,22 +236,12 @@ impl ToyPlace {
             _ => {}
         }
         let late = toy.is(Flaw::RecheckTooLate);
-        Turn::Wait {
-            recheck: if late {
-                self.claim.ttl * 2
-            } else {
-                self.claim.ttl / 4
-            },
-            ahead: None,
-        }
+        Turn::Wait { recheck: if late { self.claim.ttl * 2 } else { self.claim.ttl / 4 }, ahead: None }
     }
 
     fn renew_in(&self, row: &mut Row, now: Moment) -> Renewal {
         let toy = &self.toy;
-        let held = Renewal::Held {
-            valid_for: self.claim.ttl,
-            wanted: self.wanted(row),
-        };
+        let held = Renewal::Held { valid_for: self.claim.ttl, wanted: self.wanted(row) };
         if toy.is(Flaw::RenewalAlwaysConfirmed) {
             return held;
         }
@@ -362,16 +259,10 @@ impl ToyPlace {
             return held;
         }
         if toy.is(Flaw::RenewalRecreates) {
-            row.held = vec![Seat {
-                counter: row.counter,
-                ..self.seat(now)
-            }];
+            row.held = vec![Seat { counter: row.counter, ..self.seat(now) }];
             return held;
         }
-        let last = row
-            .last
-            .clone()
-            .filter(|it| it.id == self.id() && row.held.is_empty() && !self.left);
+        let last = row.last.clone().filter(|it| it.id == self.id() && row.held.is_empty() && !self.left);
         if let (true, Some(seat)) = (toy.is(Flaw::RenewalRevivesTheExpired), last) {
             row.held.push(Seat { expires_at, ..seat });
             return held;
@@ -399,10 +290,7 @@ impl ToyPlace {
 impl Place for ToyPlace {
     async fn turn(&mut self) -> Result<Turn> {
         if self.toy.is(Flaw::WakeUpNeeded) && !self.woken {
-            return Ok(Turn::Wait {
-                recheck: self.claim.ttl / 4,
-                ahead: None,
-            });
+            return Ok(Turn::Wait { recheck: self.claim.ttl / 4, ahead: None });
         }
         (self.asked, self.left) = (true, false);
         let turn = self.with_row(|row, now| self.turn_in(row, now));
@@ -426,11 +314,7 @@ impl Place for ToyPlace {
         let twice = self.left && self.toy.is(Flaw::LeavingTwiceFails);
         let unasked = !self.asked && self.toy.is(Flaw::LeavingUnaskedFails);
         if twice || unasked {
-            return Err(Fault::permanent(
-                "toy",
-                "releasing the lock",
-                "there is nothing to release",
-            ));
+            return Err(Fault::permanent("toy", "releasing the lock", "there is nothing to release"));
         }
         self.left = true;
         self.with_row(|row, _| self.leave_in(row));
@@ -440,11 +324,7 @@ impl Place for ToyPlace {
     fn turn_at_once(&mut self, _now: Moment) -> Option<Turn> {
         if self.toy.is(Flaw::AnswersAtOnceLie) {
             let (counter, valid_for, wanted) = (1, self.claim.ttl, false);
-            return Some(Turn::Held(Grant {
-                counter,
-                valid_for,
-                wanted,
-            }));
+            return Some(Turn::Held(Grant { counter, valid_for, wanted }));
         }
         Some(self.with_row(|row, now| self.turn_in(row, now)))
     }
@@ -460,8 +340,7 @@ struct Release<'a>(&'a ToyPlace);
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        self.0
-            .with_row(|row, _| row.held.retain(|it| it.id != self.0.id()));
+        self.0.with_row(|row, _| row.held.retain(|it| it.id != self.0.id()));
     }
 }
 
@@ -477,19 +356,11 @@ impl Inspect for Toy {
         };
         let now = self.clock.now();
         let seen = |seats: &[Seat]| {
-            seats
-                .iter()
-                .filter(|it| now < it.expires_at)
-                .map(|it| occupant(it, now))
-                .collect()
+            seats.iter().filter(|it| now < it.expires_at).map(|it| occupant(it, now)).collect()
         };
         let (holders, waiters): (Vec<_>, Vec<_>) = (seen(&row.held), seen(&row.line));
         let anybody = !(holders.is_empty() && waiters.is_empty());
-        Ok(anybody.then(|| LockInfo {
-            key: key.clone(),
-            holders,
-            waiters,
-        }))
+        Ok(anybody.then(|| LockInfo { key: key.clone(), holders, waiters }))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
@@ -512,11 +383,5 @@ impl Inspect for Toy {
 
 fn occupant(seat: &Seat, now: Moment) -> Occupant {
     let (label, since, fence) = (lockkeeper_core::Label::default(), None, None);
-    Occupant {
-        label,
-        since,
-        fence,
-        valid_for: seat.expires_at - now,
-        weight: seat.weight,
-    }
+    Occupant { label, since, fence, valid_for: seat.expires_at - now, weight: seat.weight }
 }

@@ -1,0 +1,127 @@
+//! SQLite locks beside the same statements issued bare, and the local queue beside none.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use lockkeeper_core::{Locker, Moment};
+use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
+use rusqlite::{Connection, params};
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::measure::{beside, time};
+use crate::report::{Bound, Row};
+
+pub(crate) fn run() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(vec![
+        uncontended(
+            &runtime,
+            Durability::Full,
+            "SQLite lock + unlock, uncontended, beside the bare statements",
+        )?,
+        uncontended(&runtime, Durability::Normal, "the same with `durability=normal`")?,
+        queue(&runtime)?,
+    ])
+}
+
+fn uncontended(runtime: &Runtime, durability: Durability, what: &'static str) -> Result<Row, Box<dyn Error>> {
+    let ops = if durability == Durability::Full { 300 } else { 3000 };
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("locks.db");
+    let backend = SqliteBackend::open_blocking(SqliteOptions::new(&path).durability(durability))?;
+    let locker = Locker::new(backend);
+    runtime.block_on(async { locker.lock("warm").await?.release().await })?;
+    let bare = Bare::open(&path, durability)?;
+    let mut failed = None;
+    let times = beside(
+        ops,
+        || {
+            runtime.block_on(async {
+                for _ in 0..ops {
+                    match locker.lock("orders/42").await {
+                        Ok(guard) => drop(guard.release().await),
+                        Err(error) => failed = Some(error),
+                    }
+                }
+            });
+        },
+        || (0..ops).for_each(|_| drop(bare.cycle("orders/43"))),
+    );
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(Row::of_times(what, times, 1.5)),
+    }
+}
+
+/// The statements of a lock and an unlock on a connection of the caller's own thread.
+struct Bare(Connection);
+
+impl Bare {
+    fn open(path: &Path, durability: Durability) -> rusqlite::Result<Self> {
+        let connection = Connection::open(path)?;
+        let synchronous = if durability == Durability::Full { "FULL" } else { "NORMAL" };
+        connection.pragma_update(None, "synchronous", synchronous)?;
+        connection.busy_timeout(Duration::from_secs(30))?;
+        Ok(Bare(connection))
+    }
+
+    fn cycle(&self, key: &str) -> rusqlite::Result<()> {
+        let sql = |text| self.0.prepare_cached(text);
+        let read = "SELECT seq, id, counter, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq";
+        sql("BEGIN IMMEDIATE")?.execute([])?;
+        let _: usize = sql(read)?.query_map([key], |_| Ok(()))?.count();
+        let number: i64 =
+            sql("UPDATE lockkeeper_store SET counter = counter + 1 WHERE one = 1 RETURNING counter")?
+                .query_row([], |row| row.get(0))?;
+        sql("INSERT INTO lockkeeper_claim VALUES (?1, ?2, ?3, ?2, ?4, ?5, 1, 1, 'host', 1, NULL, NULL)")?
+            .execute(params![key, number, [7_u8; 16], i64::MAX, 0])?;
+        sql("COMMIT")?.execute([])?;
+        sql("BEGIN IMMEDIATE")?.execute([])?;
+        let _: usize = sql(read)?.query_map([key], |_| Ok(()))?.count();
+        sql("DELETE FROM lockkeeper_claim WHERE key = ?1 AND seq = ?2")?.execute(params![key, number])?;
+        sql("COMMIT")?.execute([])?;
+        Ok(())
+    }
+}
+
+/// 64 tasks on one lock: as one process with its queue, and as 64 strangers without one.
+fn queue(runtime: &Runtime) -> Result<Row, Box<dyn Error>> {
+    const TASKS: u32 = 64;
+    let folder = tempfile::tempdir()?;
+    let backend = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
+    let rate = |lockers: Vec<Locker>, each: u32| {
+        let took = time(&mut || {
+            runtime.block_on(async {
+                let tasks: Vec<_> = lockers.iter().map(|it| tokio::spawn(cycles(it.clone(), each))).collect();
+                for task in tasks {
+                    let _ = task.await;
+                }
+            });
+        });
+        f64::from(TASKS * each) / took.as_secs_f64()
+    };
+    let one = Locker::new(backend.clone());
+    let with_queue = rate((0..TASKS).map(|_| one.clone()).collect(), 500);
+    let without = rate((0..TASKS).map(|_| Locker::new(backend.clone())).collect(), 5);
+    Ok(Row {
+        what: "SQLite, 64 tasks on one lock, guards per second, beside the same without the local queue",
+        ours: format!("{with_queue:.0}/s"),
+        theirs: format!("{without:.0}/s"),
+        ratio: with_queue / without,
+        bound: Bound::AtLeast(20.0),
+        note: String::new(),
+    })
+}
+
+async fn cycles(locker: Locker, each: u32) {
+    let mut last = Moment::from_nanos(0).as_nanos();
+    for _ in 0..each {
+        let Ok(guard) = locker.lock("one").await else { return };
+        // A fence that does not grow would be worth stopping a benchmark for.
+        assert!(last < guard.fence().get());
+        last = guard.fence().get();
+        let _ = guard.release().await;
+    }
+}

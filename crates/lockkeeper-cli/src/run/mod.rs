@@ -1,0 +1,177 @@
+//! `lockkeeper run`: take the lock, run the command, watch both, give the lock back.
+//!
+//! ```text
+//!   lockkeeper run ──┬── the command, in a process group of its own   (started through `__exec`)
+//!     │ watch        └── the warden, in a session of its own          (`__warden`)
+//!     │
+//!     ├─ the guard's deadline comes near ─▶ TERM, then KILL of the group, before the deadline
+//!     ├─ lockkeeper is stopped or starved ─▶ the warden kills the group, before the deadline
+//!     └─ lockkeeper is killed ─▶ the kernel kills the command, the warden the rest of its group
+//! ```
+
+mod acquire;
+mod child;
+mod plan;
+mod signals;
+mod terminal;
+mod warden;
+mod watch;
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lockkeeper::observe::{Event, Observer};
+use lockkeeper::spi::{Clock, Reach};
+use lockkeeper::{Error, Guard, LostReason};
+use rustix::process::Signal;
+
+use crate::args::Run;
+use crate::exit::{self, Failure, Result};
+use crate::output;
+use crate::store::Target;
+use crate::text;
+
+use acquire::Acquired;
+use child::Job;
+use signals::Signals;
+use terminal::Terminal;
+use warden::Warden;
+use watch::Watch;
+
+/// If the arguments call for one of the helper processes: be it.
+pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
+    let name = args.next()?;
+    if name == child::EXEC {
+        return Some(child::become_command(args));
+    }
+    (name == warden::WARDEN).then(|| warden::stand_guard(args))
+}
+
+/// Run a command under a lock.
+pub(crate) async fn run(target: &Target, args: &Run) -> Result<u8> {
+    let key = args.key()?;
+    let store = target.open().await?;
+    let fault = LastFault::default();
+    let locker = store.locker.observer(fault.clone()).build();
+    if locker.profile().reach == Reach::Process {
+        output::say("this store is seen by this process alone: nobody else is kept out");
+    }
+    let mut signals = Signals::listen()?;
+    let guard = match acquire::acquire(&locker, &*store.inspect, &key, args, &mut signals).await {
+        Ok(Acquired::Guard(guard)) => guard,
+        Ok(Acquired::Interrupted(signal)) => return Ok(exit::of_signal(signal)),
+        Err(failure) => return Err(target.failure(failure)),
+    };
+    let ended = hold(&guard, args, &fault, &mut signals).await;
+    // Also when the command could not be started: nobody shall wait for a lock that is not used.
+    let released = guard.release().await;
+    finish(&key, ended?, released, &fault)
+}
+
+/// How the command ended.
+enum Ending {
+    /// By itself, with this code.
+    Ended(u8),
+    /// It was stopped, because the lock was lost or would have been.
+    Stopped(LostReason),
+}
+
+/// Start the command and watch it to its end.
+async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signals) -> Result<Ending> {
+    let acquired_at = Clock::boot().now();
+    let mut terminal = Terminal::find();
+    let (mut job, mut warden) = (Job::prepare(args, guard)?, None);
+    let ended = async {
+        let warden = warden.insert(Warden::start(job.group())?);
+        if let Some(terminal) = &mut terminal {
+            terminal.give_at_start(job.group());
+        }
+        let watch = Watch::new(guard, args, fault, &job, warden, terminal.as_mut());
+        watch.held_since(acquired_at).until_the_end(signals).await
+    }
+    .await;
+    if !matches!(ended, Ok(None)) {
+        // The leader may have gone; whoever of its group has not is out of time.
+        job.send(Signal::KILL);
+    }
+    // In this order: the warden must not outlive the group it may kill, and the group keeps its number
+    // until its leader is reaped.
+    if let Some(warden) = &mut warden {
+        warden.dismiss();
+    }
+    if let Some(terminal) = &mut terminal {
+        terminal.take_back();
+    }
+    let ended = match ended {
+        Ok(None) => job.reap().map(Ending::Ended),
+        Ok(Some(reason)) => {
+            job.see_off().await;
+            Ok(Ending::Stopped(reason))
+        }
+        Err(failure) => {
+            job.see_off().await;
+            Err(failure)
+        }
+    };
+    if let Some(warden) = warden {
+        warden.reap();
+    }
+    ended
+}
+
+/// What it all comes to.
+fn finish(
+    key: &lockkeeper::Key,
+    ended: Ending,
+    released: lockkeeper::Result<()>,
+    fault: &LastFault,
+) -> Result<u8> {
+    let name = text::quoted(key.as_str());
+    match (ended, released) {
+        (Ending::Stopped(reason), _) => {
+            let text =
+                format!("the lock {name} was lost: {}; the command was stopped", fault.explain(reason));
+            Err(Failure::new(exit::LOST, text).or_hint(|| exit::after_loss(reason).into()))
+        }
+        (Ending::Ended(_), Err(Error::Lost { reason, .. })) => {
+            let text = format!(
+                "the lock {name} was lost: {}; the command ended, but perhaps not under the lock",
+                fault.explain(reason)
+            );
+            Err(Failure::new(exit::LOST, text).or_hint(|| exit::after_loss(reason).into()))
+        }
+        (Ending::Ended(code), Ok(())) => Ok(code),
+        (Ending::Ended(code), Err(error)) => {
+            output::say(&format!(
+                "warning: the release of {name} was not confirmed: {error}; the store frees it when its ttl ends"
+            ));
+            Ok(code)
+        }
+    }
+}
+
+/// Remembers why renewals fail, for the message if they go on failing.
+#[derive(Clone, Debug, Default)]
+struct LastFault(Arc<Mutex<Option<String>>>);
+
+impl Observer for LastFault {
+    fn observe(&self, event: &Event<'_>) {
+        let now = match event {
+            Event::Faulted { fault, .. } => Some(fault.to_string()),
+            Event::Granted { .. } | Event::Renewed { .. } => None,
+            _ => return,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+}
+
+impl LastFault {
+    /// The reason, and what stands behind it if that is known.
+    fn explain(&self, reason: LostReason) -> String {
+        let fault = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*fault {
+            Some(fault) if reason == LostReason::Expired => format!("{reason} ({fault})"),
+            _ => reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The watch: one loop over the command, the guard and the signals, until the command has ended.
+
+use std::time::Duration;
+
+use lockkeeper::spi::{Clock, Moment};
+use lockkeeper::{Guard, LostReason};
+use rustix::process::Signal;
+
+use crate::args::Run;
+use crate::exit::Result;
+use crate::output::{self, span};
+use crate::run::LastFault;
+use crate::run::child::{Job, State};
+use crate::run::plan::Plan;
+use crate::run::signals::{Incoming, Signals};
+use crate::run::terminal::Terminal;
+use crate::run::warden::Warden;
+use crate::text;
+
+/// How far the end of the command has come.
+#[derive(Clone, Copy)]
+enum Phase {
+    Running,
+    /// It was asked to end, and is killed at this moment.
+    Asked(LostReason, Moment),
+    /// It was killed at this moment.
+    Killed(LostReason, Moment),
+}
+
+impl Phase {
+    fn reason(self) -> Option<LostReason> {
+        match self {
+            Phase::Running => None,
+            Phase::Asked(reason, _) | Phase::Killed(reason, _) => Some(reason),
+        }
+    }
+}
+
+pub(crate) struct Watch<'a> {
+    guard: &'a Guard,
+    fault: &'a LastFault,
+    job: &'a Job,
+    warden: &'a mut Warden,
+    terminal: Option<&'a mut Terminal>,
+    clock: Clock,
+    plan: Plan,
+    max_hold: Duration,
+    held_since: Moment,
+    phase: Phase,
+}
+
+/// How long a killed command may take to go. One that hangs in the kernel can take for ever.
+const DYING_MAX: Duration = Duration::from_secs(10);
+
+/// More than it takes from the grant in the store to the guard in our hands, in good times.
+const ANSWER_MAX: Duration = Duration::from_millis(250);
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(
+        guard: &'a Guard,
+        args: &Run,
+        fault: &'a LastFault,
+        job: &'a Job,
+        warden: &'a mut Warden,
+        terminal: Option<&'a mut Terminal>,
+    ) -> Self {
+        let clock = Clock::boot();
+        let max_hold = args.max_hold.unwrap_or(Duration::MAX);
+        Watch {
+            guard,
+            fault,
+            job,
+            warden,
+            terminal,
+            plan: Plan::new(args.ttl.min(max_hold)),
+            max_hold,
+            held_since: clock.now(),
+            phase: Phase::Running,
+            clock,
+        }
+    }
+
+    /// When the lock was had.
+    pub(crate) fn held_since(mut self, moment: Moment) -> Self {
+        self.held_since = moment;
+        self
+    }
+
+    /// Let the command run, and see it to its end: by itself (`None`), or because the lock ended.
+    pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> Result<Option<LostReason>> {
+        let mut lost = self.guard.lost();
+        let mut wake_at = self.step()?;
+        if matches!(self.phase, Phase::Running) {
+            self.job.go();
+        }
+        loop {
+            match self.job.state()? {
+                State::Ended => return Ok(self.phase.reason()),
+                State::Stopped(signal) => self.command_stopped(signal),
+                State::Running => {}
+            }
+            if let Phase::Killed(reason, at) = self.phase
+                && at.after(DYING_MAX) <= self.clock.now()
+            {
+                return Ok(Some(reason));
+            }
+            tokio::select! {
+                biased;
+                reason = &mut lost, if !matches!(self.phase, Phase::Killed(..)) => self.kill(reason),
+                incoming = signals.next() => self.heard(&incoming),
+                () = self.clock.sleep_until(wake_at) => {}
+            }
+            wake_at = self.step()?;
+        }
+    }
+
+    /// Look at the clock, do what is due, and say when to look again.
+    fn step(&mut self) -> Result<Moment> {
+        let now = self.clock.now();
+        if let Phase::Running = self.phase {
+            let deadline = now.after(self.guard.remaining());
+            self.warden.tell(self.plan.warden_at(deadline))?;
+            if now < self.plan.ask_at(deadline) {
+                return Ok(self.plan.look_at(now, deadline));
+            }
+            self.ask_to_end(deadline);
+        }
+        if let Phase::Asked(reason, kill_at) = self.phase {
+            if now < kill_at {
+                return Ok(kill_at);
+            }
+            self.kill(reason);
+        }
+        Ok(now.after(DYING_MAX))
+    }
+
+    /// There is a little time left: let the command end in order.
+    fn ask_to_end(&mut self, deadline: Moment) {
+        // The guard's deadline is the smaller of what renewals gave and what `max_hold` allows. When the
+        // hold began is known to us but for the time the answer took.
+        let hold_until = self.held_since.after(self.max_hold).before(ANSWER_MAX);
+        let reason = if hold_until <= deadline { LostReason::MaxHold } else { LostReason::Expired };
+        self.phase = Phase::Asked(reason, self.plan.kill_at(deadline));
+        let name = text::quoted(self.guard.key().as_str());
+        let left = span(deadline - self.clock.now());
+        let why = self.fault.explain(reason);
+        output::say(&format!("the lock {name} ends in {left}: {why}; the command is asked to stop"));
+        self.job.send(Signal::TERM);
+        // One that stands still cannot hear it.
+        self.job.send(Signal::CONT);
+    }
+
+    /// There is no time left.
+    fn kill(&mut self, reason: LostReason) {
+        // What was said first is the cause; that the lock is gone afterwards is the effect.
+        let reason = self.phase.reason().unwrap_or(reason);
+        self.phase = Phase::Killed(reason, self.clock.now());
+        self.job.send(Signal::KILL);
+    }
+
+    fn heard(&mut self, incoming: &Incoming) {
+        match incoming {
+            Incoming::Child => {}
+            Incoming::Ask(signal) => self.job.send(*signal),
+            Incoming::Continued => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.continued(self.job.group());
+                }
+                self.go_on();
+            }
+        }
+    }
+
+    fn command_stopped(&mut self, signal: i32) {
+        let Some(terminal) = &mut self.terminal else {
+            return;
+        };
+        if terminal.command_stopped(self.job, signal) {
+            self.go_on();
+        }
+    }
+
+    /// Let the command go on, if the lock was not lost while we all stood still.
+    fn go_on(&mut self) {
+        if self.guard.is_valid() {
+            self.job.go();
+        }
+    }
+}

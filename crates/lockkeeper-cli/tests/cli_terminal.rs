@@ -1,0 +1,143 @@
+//! On a terminal: whose keyboard it is, Ctrl-C, Ctrl-Z, and the question before a break.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use common::{HANG, Store, Talking, within};
+
+/// A shell on a terminal of its own, made by script(1) of the package `bsdutils`.
+struct Typist {
+    child: Child,
+    printed: mpsc::Receiver<Vec<u8>>,
+    unread: String,
+}
+
+impl Typist {
+    fn sit_down(store: &Store, shell: &str) -> Self {
+        let mut command = Command::new("script");
+        command.args(["-qec", shell, "/dev/null"]).env("LOCKKEEPER_URL", store.url());
+        command.env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.expect("script(1) is missing; install the package bsdutils");
+        let mut screen = child.stdout.take().unwrap();
+        let (sender, printed) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                if sender.send(bytes[..count].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Typist { child, printed, unread: String::new() }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Wait until the screen shows this.
+    fn sees(&mut self, text: &str) {
+        loop {
+            if let Some(at) = self.unread.find(text) {
+                self.unread.drain(..at + text.len());
+                return;
+            }
+            let bytes = self.printed.recv_timeout(HANG);
+            let bytes =
+                bytes.unwrap_or_else(|it| panic!("waiting for {text:?}, saw {:?}: {it}", self.unread));
+            self.unread.push_str(&String::from_utf8_lossy(&bytes));
+        }
+    }
+
+    fn code(mut self) -> Option<i32> {
+        within("the shell ends", move || self.child.wait().unwrap().code())
+    }
+}
+
+/// Tells whether the shell that runs it owns the terminal.
+const MINE: &str =
+    "read pid name state parent group session tty owner rest < /proc/self/stat; test $group = $owner";
+
+#[test]
+fn the_command_has_the_terminal_and_gives_it_back() {
+    let store = Store::new();
+    let command = format!("{MINE} && echo its-own; read line; echo got-$line");
+    let script = format!("\"$LK\" run x -- sh -c '{command}'; {MINE} && echo back-again; exit 3");
+    let mut typist = Typist::sit_down(&store, &script);
+    typist.sees("its-own");
+    typist.types("hello\n");
+    typist.sees("got-hello");
+    typist.sees("back-again");
+    assert_eq!(typist.code(), Some(3));
+}
+
+#[test]
+fn in_a_pipeline_the_command_gets_the_terminal_when_it_asks() {
+    let store = Store::new();
+    let command = format!("{MINE} || echo not-yet; read line; {MINE} && echo got-$line");
+    let script = format!("\"$LK\" run x -- sh -c '{command}' | cat; {MINE} && echo back-again");
+    let mut typist = Typist::sit_down(&store, &script);
+    typist.sees("not-yet");
+    typist.types("hello\n");
+    typist.sees("got-hello");
+    typist.sees("back-again");
+    assert_eq!(typist.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_is_for_the_command() {
+    let store = Store::new();
+    let command = "trap \"echo caught; exit 5\" INT; echo ready; while :; do sleep 0.05; done";
+    let mut typist = Typist::sit_down(&store, &format!("\"$LK\" run x -- sh -c '{command}'"));
+    typist.sees("ready");
+    typist.types("\x03");
+    typist.sees("caught");
+    assert_eq!(typist.code(), Some(5));
+}
+
+#[test]
+fn ctrl_z_stops_and_fg_goes_on() {
+    let store = Store::new();
+    let mut typist = Typist::sit_down(&store, "bash --norc --noprofile -i");
+    typist.types("echo in''side\n");
+    typist.sees("inside");
+    typist.types("\"$LK\" run --ttl 60s x -- sh -c 'echo re''ady; read line; echo got-$line; exit 4'\n");
+    typist.sees("ready");
+    typist.types("\x1a");
+    typist.sees("Stopped");
+    typist.types("fg\n");
+    typist.sees("fg");
+    typist.sees("run --ttl");
+    typist.types("hello\n");
+    typist.sees("got-hello");
+    typist.types("echo code-$?\n");
+    typist.sees("code-4");
+    typist.types("exit 0\n");
+    assert_eq!(typist.code(), Some(0));
+}
+
+#[test]
+fn a_break_is_asked_for_first() {
+    let store = Store::new();
+    let args = ["run", "--ttl", "3s", "x", "--", "sh", "-c", "echo held; exec cat"];
+    let holder = Talking::start(store.lockkeeper(args).stdin(Stdio::piped()));
+    holder.expect("held");
+    for (answer, code) in [("n\n", 1), ("\n", 1), ("yes\n", 0)] {
+        assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 1, "it is still held");
+        let mut typist = Typist::sit_down(&store, "\"$LK\" break x");
+        typist.sees("Break it? [y/N] ");
+        typist.types(answer);
+        assert_eq!(typist.code(), Some(code), "{answer:?}");
+    }
+    assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 0);
+    assert_eq!(holder.line(), None, "it was killed");
+    assert_eq!(holder.finish().0, 76);
+    let typist = Typist::sit_down(&store, "\"$LK\" break --yes x");
+    assert_eq!(typist.code(), Some(0));
+}

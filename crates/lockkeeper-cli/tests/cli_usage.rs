@@ -1,0 +1,173 @@
+//! Bad usage, help, completions, the default store, and what is never printed.
+
+mod common;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use common::{Store, code, failed, lockkeeper, output, text};
+use tempfile::TempDir;
+
+#[test]
+fn help_and_version_go_to_standard_output_and_succeed() {
+    for args in
+        [&["--help"][..], &["-h"], &["--version"], &["run", "--help"], &["ls", "--help"], &["help", "break"]]
+    {
+        let end = output(&mut lockkeeper(args));
+        assert_eq!(code(&end), 0, "{args:?}");
+        assert!(!end.stdout.is_empty() && end.stderr.is_empty(), "{args:?}");
+    }
+    let help = text(&output(&mut lockkeeper(["run", "--help"])).stdout);
+    for taught in ["Examples:", "Exit codes:", "LOCKKEEPER_FENCE", "75 ", "76 ", "--max-hold"] {
+        assert!(help.contains(taught), "{taught}");
+    }
+    for command in ["ls", "show", "break", "doctor", "completions"] {
+        let help = text(&output(&mut lockkeeper([command, "--help"])).stdout);
+        assert!(help.contains("Examples:"), "{command}");
+    }
+}
+
+#[test]
+fn bad_usage_exits_with_64() {
+    let store = Store::new();
+    for args in [
+        &[][..],
+        &["walk"],
+        &["run"],
+        &["run", "x"],
+        &["run", "x", "true"],
+        &["run", "--try", "--wait", "1s", "x", "--", "true"],
+        &["run", "--frobnicate", "x", "--", "true"],
+        &["run", "--ttl", "soon", "x", "--", "true"],
+        &["run", "--ttl", "0s", "x", "--", "true"],
+        &["run", "--ttl", "1ns", "x", "--", "true"],
+        &["run", "--ttl", "-5s", "x", "--", "true"],
+        &["run", "--ttl", "18446744073709551615s", "x", "--", "true"],
+        &["run", "--ttl", "99999999999999999999y", "x", "--", "true"],
+        &["run", "--max-hold", "0s", "x", "--", "true"],
+        &["run", "--wait", "-1s", "x", "--", "true"],
+        &["show"],
+        &["break"],
+        &["completions", "tcl"],
+    ] {
+        failed(&store.output(args), 64);
+    }
+    assert_eq!(text(&store.output(["ls"]).stdout), "", "nothing was locked");
+}
+
+#[test]
+fn a_name_that_is_none_exits_with_64() {
+    let store = Store::new();
+    let names = [
+        (OsString::new(), "empty"),
+        ("x".repeat(513).into(), "at most 512"),
+        ("a\nb".into(), "control character"),
+        ("\x1b[31m".into(), "control character"),
+        ("\u{85}".into(), "control character"),
+        (OsString::from_vec(b"a\xffb".to_vec()), "not UTF-8"),
+    ];
+    for (name, said) in names {
+        let run: [OsString; 5] = ["run".into(), "--try".into(), name.clone(), "--".into(), "true".into()];
+        for args in [&run[..], &["show".into(), name.clone()], &["break".into(), name.clone()]] {
+            let error = failed(&store.output(args), 64);
+            assert!(error.contains(said), "{name:?}: {error}");
+            assert!(!error.contains('\x1b'));
+        }
+    }
+    let prefix = [OsString::from("ls"), OsString::from_vec(vec![0xff])];
+    assert!(failed(&store.output(&prefix), 64).contains("not UTF-8"));
+}
+
+#[test]
+fn an_unknown_store_or_option_exits_with_64() {
+    let store = Store::new();
+    for (url, said) in [
+        ("teapot://x", "teapot"),
+        ("locks.db", "no scheme"),
+        ("memory:x", "memory:"),
+        (&format!("{}?speed=fast", store.url()), "speed"),
+        ("sqlite:", "file"),
+    ] {
+        let error = failed(&output(&mut lockkeeper(["--url", url, "ls"])), 64);
+        assert!(error.contains(said), "{url}: {error}");
+        assert!(error.contains("\nhint: "), "{url}: {error}");
+    }
+}
+
+#[test]
+fn no_secret_is_ever_printed() {
+    let secret = "hunter2";
+    for url in [
+        "teapot://user:hunter2@host/x",
+        "sqlite://user:hunter2@host/x",
+        "sqlite:/nowhere/at/all?password=hunter2",
+        "user:hunter2@host",
+    ] {
+        for args in [&["ls"][..], &["run", "x", "--", "true"], &["doctor"], &["--help"], &["walk"]] {
+            let by_option = output(lockkeeper(["--url", url]).args(args));
+            let by_variable = output(lockkeeper(args).env("LOCKKEEPER_URL", url));
+            for end in [by_option, by_variable] {
+                let printed = text(&end.stdout) + &text(&end.stderr);
+                assert!(!printed.contains(secret), "{url} {args:?}: {printed}");
+            }
+        }
+    }
+    // Also not when it stands where no URL belongs.
+    let error = failed(&output(&mut lockkeeper(["ls", "x", "redis://user:hunter2@host"])), 64);
+    assert!(!error.contains(secret), "{error}");
+}
+
+#[test]
+fn completions_know_the_commands_and_not_the_helpers() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let end = output(&mut lockkeeper(["completions", shell]));
+        let script = text(&end.stdout);
+        assert_eq!(code(&end), 0);
+        assert!(script.contains("max-hold") && script.contains("doctor"), "{shell}");
+        assert!(!script.contains("__warden"), "{shell}");
+    }
+}
+
+#[test]
+fn the_default_store_is_made_in_the_state_folder_for_its_user_alone() {
+    let home = TempDir::new().unwrap();
+    let state = home.path().join("deep/state");
+    for (variable, value, made) in [
+        ("XDG_STATE_HOME", state.as_path(), state.join("lockkeeper")),
+        ("HOME", home.path(), home.path().join(".local/state/lockkeeper")),
+    ] {
+        let mut command = lockkeeper(["run", "hello", "--", "echo", "held"]);
+        command.env_remove("XDG_STATE_HOME").env_remove("HOME").env(variable, value);
+        let end = output(&mut command);
+        assert_eq!((code(&end), text(&end.stdout)), (0, "held\n".into()), "{end:?}");
+        assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(made.join("locks.db").is_file());
+    }
+}
+
+#[test]
+fn without_a_home_it_says_what_to_do() {
+    let mut command = lockkeeper(["ls"]);
+    command.env_remove("HOME").env("XDG_STATE_HOME", "not/absolute");
+    let error = failed(&output(&mut command), 64);
+    assert!(error.contains("HOME") && error.contains("hint: name a store with --url"), "{error}");
+    // An empty variable is no URL but none.
+    assert_eq!(failed(&output(command.env("LOCKKEEPER_URL", "")), 64), error);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = lockkeeper(["completions", "bash"]);
+    let end = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let end = common::finish(end);
+    assert_eq!((code(&end), text(&end.stderr)), (0, String::new()));
+
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let end = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let end = common::finish(end);
+    assert!(failed(&end, 74).contains("standard output"));
+}

@@ -1,0 +1,91 @@
+//! Observers hear what happens, once and in order.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::observe::{Event, Observer};
+use lockkeeper_core::{Key, Locker, Memory, Owner};
+
+/// The names of the events heard, with what tells them apart.
+#[derive(Clone, Debug, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Heard {
+    fn observe(&self, event: &Event<'_>) {
+        let text = match event {
+            Event::Granted { by, .. } => format!("granted by {by:?}"),
+            Event::TimedOut { stage, .. } => format!("timed out in {stage:?}"),
+            Event::Refused { .. } => "refused".to_owned(),
+            Event::Renewed { .. } => "renewed".to_owned(),
+            Event::Lost { reason, .. } => format!("lost {reason:?}"),
+            Event::Released { handed_on, .. } => format!("released, handed on {handed_on}"),
+            Event::Left { .. } => "left".to_owned(),
+            other => format!("{other:?}"),
+        };
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+impl Heard {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A locker on a shared store, so that every lock goes the whole way.
+fn observed(store: &Memory) -> (Locker, Heard) {
+    let heard = Heard::default();
+    (Locker::builder(store.clone()).waiters_max(1).observer(heard.clone()).build(), heard)
+}
+
+#[tokio::test]
+async fn a_lock_and_its_release_are_heard_in_order() {
+    let store = Memory::default();
+    let (locker, heard) = observed(&store);
+    locker.lock("k").await.unwrap().release().await.unwrap();
+    assert_eq!(heard.take(), ["granted by Store", "released, handed on false", "left"]);
+}
+
+#[tokio::test]
+async fn reentry_hand_on_refusal_and_time_out_are_heard() {
+    let store = Memory::default();
+    let (locker, heard) = observed(&store);
+    let owner = Owner::new("o");
+    let outer = locker.lock("k").owner(&owner).await.unwrap();
+    drop(locker.lock("k").owner(&owner).await.unwrap());
+    let next = tokio::spawn(locker.lock("k"));
+    tokio::task::yield_now().await;
+    locker.lock("k").await.unwrap_err();
+    drop(outer);
+    let next = next.await.unwrap().unwrap();
+    locker.lock("k").wait_at_most(Duration::from_millis(5)).await.unwrap_err();
+    drop(next);
+    let expected = [
+        "granted by Store",
+        "granted by Reentry",
+        "refused",
+        "released, handed on true",
+        "granted by HandOn",
+        "timed out in Local",
+        "released, handed on false",
+        "left",
+    ];
+    assert_eq!(heard.take(), expected);
+}
+
+#[tokio::test]
+async fn a_loss_is_heard_once() {
+    let store = Memory::default();
+    let (locker, heard) = observed(&store);
+    let guard = locker.lock("k").ttl(Duration::from_millis(300)).await.unwrap();
+    store.break_lock(&Key::new("k").unwrap()).await.unwrap();
+    guard.lost().await;
+    locker.shutdown(Duration::from_secs(30)).await.unwrap();
+    drop(guard);
+    let heard = heard.take();
+    assert_eq!(heard.iter().filter(|it| it.starts_with("lost")).count(), 1, "{heard:?}");
+    assert!(heard.contains(&"lost Taken".to_owned()), "{heard:?}");
+}

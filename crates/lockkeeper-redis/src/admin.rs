@@ -1,0 +1,156 @@
+//! The operator's view: who holds what, who waits, and breaking a lock by hand.
+
+use lockkeeper_core::Key;
+use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::{Cmd, Value};
+
+use crate::dial::Wire;
+use crate::script::Call;
+use crate::{Redis, doctor, fault, naming, record};
+
+const LISTING: &str = "listing the locks";
+const SHOWING: &str = "looking at the lock";
+const BREAKING: &str = "breaking the lock";
+
+/// Keys looked at per step of a listing.
+const SCAN_COUNT: u32 = 512;
+
+impl Inspect for Redis {
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let mut infos = Vec::new();
+        for main in self.all_keys().await? {
+            let info = self.look_at(LISTING, &main).await?;
+            infos.extend(info.filter(|it| it.key.as_str().starts_with(prefix)));
+        }
+        infos.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(infos)
+    }
+
+    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let (main, _) = self.0.main_key(key);
+        self.look_at(SHOWING, &main).await
+    }
+
+    async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
+        let (main, _) = self.0.main_key(key);
+        let call = Call { keys: &[&main], args: &[] };
+        let script = &self.0.scripts().break_lock;
+        let answer = self.0.commands().call(BREAKING, script, &call).await?;
+        let (now, records) = opened(BREAKING, answer)?;
+        let lost = records.iter().filter_map(|it| record::read(bytes(it)?, now));
+        Ok(lost.map(|(_, occupant)| occupant).collect())
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::examine(&self.0).await
+    }
+}
+
+impl Redis {
+    async fn look_at(&self, doing: &'static str, main: &str) -> Result<Option<LockInfo>> {
+        let call = Call { keys: &[main], args: &[] };
+        let script = &self.0.scripts().show;
+        let answer = self.0.commands().call(doing, script, &call).await?;
+        let (now, parts) = opened(doing, answer)?;
+        let Some((Value::Int(holders), records)) = parts.split_first() else {
+            return Ok(None);
+        };
+        let read: Vec<_> = records.iter().filter_map(|it| record::read(bytes(it)?, now)).collect();
+        let Some((key, _)) = read.first() else {
+            return Ok(None);
+        };
+        let key = key.clone();
+        let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
+        let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
+        Ok(Some(LockInfo { key, holders: occupants, waiters }))
+    }
+
+    /// The keys of all locks, on a cluster those of every primary.
+    async fn all_keys(&self) -> Result<Vec<String>> {
+        let mut live = self.0.commands().open(LISTING).await?;
+        let mut keys = Vec::new();
+        let nodes = match live.wire() {
+            Wire::Server(_) => vec![None],
+            Wire::Cluster(_) => self.primaries().await?.into_iter().map(Some).collect(),
+        };
+        for node in nodes {
+            let mut cursor = 0;
+            loop {
+                let command = scan(&naming::pattern(&self.options().prefix), cursor);
+                let answer = match (live.wire(), &node) {
+                    (Wire::Cluster(wire), Some((host, port))) => {
+                        let (host, port) = (host.clone(), *port);
+                        let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
+                        wire.route_command(command, route).await
+                    }
+                    (wire, _) => wire.send(&command).await,
+                };
+                let answer = answer.and_then(Value::extract_error);
+                let answer = answer.map_err(|it| live.fault(LISTING, it))?;
+                let (next, page): (u64, Vec<String>) =
+                    redis::from_redis_value(answer).map_err(|it| live.fault(LISTING, it.into()))?;
+                keys.extend(page);
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// The addresses of a cluster's primaries, as the cluster tells them.
+    pub(crate) async fn primaries(&self) -> Result<Vec<(String, u16)>> {
+        let mut live = self.0.commands().open(LISTING).await?;
+        let Wire::Cluster(wire) = live.wire() else {
+            return Ok(Vec::new());
+        };
+        let mut command = Cmd::new();
+        command.arg("INFO").arg("server");
+        let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let answer = wire.route_command(command, routing).await;
+        let answer = answer.map_err(|it| live.fault(LISTING, it))?;
+        let Value::Map(nodes) = answer else {
+            return Ok(Vec::new());
+        };
+        let addresses = nodes.into_iter().filter_map(|(node, _)| {
+            let node: String = redis::from_redis_value(node).ok()?;
+            let (host, port) = node.rsplit_once(':')?;
+            Some((host.to_owned(), port.parse().ok()?))
+        });
+        Ok(addresses.collect())
+    }
+}
+
+fn scan(pattern: &str, cursor: u64) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+    command
+}
+
+/// The server's time, and the rest of an answer that begins with it.
+fn opened(doing: &'static str, answer: Value) -> Result<(u64, Vec<Value>)> {
+    let Value::Array(mut parts) = answer else {
+        return Err(unexpected(doing));
+    };
+    if parts.is_empty() {
+        return Err(unexpected(doing));
+    }
+    let now: u64 = redis::from_redis_value(parts.remove(0)).map_err(|it| fault::of(doing, it.into()))?;
+    Ok((now, parts))
+}
+
+fn unexpected(doing: &'static str) -> Fault {
+    Fault::transient(fault::NAME, doing, "the script gave an answer that is not ours")
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(it) => Some(it),
+        _ => None,
+    }
+}

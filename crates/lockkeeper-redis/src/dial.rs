@@ -1,0 +1,328 @@
+//! Opening connections: to a server, to the primary that sentinels name, to a cluster; with or without TLS.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use lockkeeper_core::backend::Fault;
+use lockkeeper_core::{Clock, Error, Moment};
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
+};
+
+use crate::fault;
+use crate::options::{Deployment, Host, Options, Secret};
+use crate::wake::{Board, Tap};
+
+/// Commands that may wait in a connection's channel. The client's own 50 make a crowd queue for the queue.
+const PIPELINE_BUFFER: usize = 4096;
+
+/// How often the cluster client may send a command again. Our scripts bear it; it also follows redirects so.
+const CLUSTER_RETRIES: u32 = 3;
+
+/// A connection, and whether it is known to be broken.
+pub(crate) type Opened = (MultiplexedConnection, Arc<AtomicBool>);
+
+/// Knows how to reach the store.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    /// Which server was the primary when last asked, for the restart guard.
+    known_run: Mutex<Option<String>>,
+}
+
+impl Dialer {
+    pub(crate) fn new(options: Options) -> Result<Self, Error> {
+        if options.tls.is_some() {
+            tls_ready()?;
+        }
+        if options.restart_guard.is_some() && options.deployment == Deployment::Cluster {
+            return Err(Error::Unsupported {
+                backend: fault::NAME,
+                what: "restart_guard on a cluster, whose nodes restart unseen; use it on single servers, \
+                    sentinels or redlock"
+                    .to_owned(),
+            });
+        }
+        Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default() })
+    }
+
+    /// Connect to the primary: the named server, or the one that the sentinels name.
+    pub(crate) async fn primary(&self, timeout: Duration, board: Option<&Arc<Board>>) -> RedisResult<Opened> {
+        let Deployment::Sentinel { service } = &self.options.deployment else {
+            return self.server(&self.options.hosts[0], timeout, board).await;
+        };
+        let mut answers: FuturesUnordered<_> =
+            self.options.hosts.iter().map(|it| self.ask_sentinel(it, service)).collect();
+        let mut last = RedisError::from((ErrorKind::Io, "no sentinel answers"));
+        while let Some(answer) = answers.next().await {
+            let opened = match answer {
+                Ok(host) => self.server_that_leads(&host, timeout, board).await,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// A sentinel may be behind the times: the server itself must say that it is the primary.
+    async fn server_that_leads(
+        &self,
+        host: &Host,
+        timeout: Duration,
+        board: Option<&Arc<Board>>,
+    ) -> RedisResult<Opened> {
+        let (mut connection, broken) = self.server(host, timeout, board).await?;
+        let info: String = Cmd::new().arg("INFO").arg("replication").query_async(&mut connection).await?;
+        match field(&info, "role") {
+            Some("master") => Ok((connection, broken)),
+            _ => Err(RedisError::from((
+                ErrorKind::Io,
+                "the server that a sentinel names is not a primary (yet)",
+                host.to_string(),
+            ))),
+        }
+    }
+
+    /// Connect to this server. Messages go to the board, if one is given.
+    pub(crate) async fn server(
+        &self,
+        host: &Host,
+        timeout: Duration,
+        board: Option<&Arc<Board>>,
+    ) -> RedisResult<Opened> {
+        let broken = Arc::new(AtomicBool::new(false));
+        let login = (self.options.user.as_deref(), self.options.password.as_ref());
+        let client = self.client(host, login, self.options.db)?;
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.options.connect_timeout))
+            .set_response_timeout(Some(timeout))
+            .set_pipeline_buffer_size(PIPELINE_BUFFER);
+        if let Some(board) = board {
+            let broken = broken.clone();
+            let deaf = move || broken.store(true, Ordering::Release);
+            config = config.set_push_sender(Tap::new(board.clone(), deaf));
+        }
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok((connection, broken))
+    }
+
+    /// The address of the service's primary, as this sentinel believes.
+    async fn ask_sentinel(&self, sentinel: &Host, service: &str) -> RedisResult<Host> {
+        let client = self.sentinel_client(sentinel)?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.options.connect_timeout))
+            .set_response_timeout(Some(self.options.timeout));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let address: Option<(String, u16)> = Cmd::new()
+            .arg("SENTINEL")
+            .arg("get-master-addr-by-name")
+            .arg(service)
+            .query_async(&mut connection)
+            .await?;
+        let (name, port) = address.ok_or_else(|| {
+            RedisError::from((
+                ErrorKind::MasterNameNotFoundBySentinel,
+                "the sentinel does not know the service",
+                service.to_owned(),
+            ))
+        })?;
+        Ok(Host { name, port })
+    }
+
+    pub(crate) fn sentinel_client(&self, sentinel: &Host) -> RedisResult<Client> {
+        let login = (self.options.sentinel_user.as_deref(), self.options.sentinel_password.as_ref());
+        self.client(sentinel, login, 0)
+    }
+
+    pub(crate) async fn cluster(
+        &self,
+        timeout: Duration,
+        tap: Option<Tap>,
+    ) -> RedisResult<ClusterConnection> {
+        let login = (self.options.user.as_deref(), self.options.password.as_ref());
+        let nodes = self
+            .options
+            .hosts
+            .iter()
+            .map(|it| self.connection_info(it, login, 0))
+            .collect::<RedisResult<Vec<_>>>()?;
+        let mut builder = ClusterClientBuilder::new(nodes)
+            .use_protocol(ProtocolVersion::RESP3)
+            .retries(CLUSTER_RETRIES)
+            .min_retry_wait(10)
+            .max_retry_wait(200)
+            .connection_timeout(self.options.connect_timeout)
+            .response_timeout(timeout)
+            .overall_response_timeout(Some(timeout.saturating_mul(2)))
+            .tcp_settings(self.tcp());
+        if let Some(tap) = tap {
+            builder = builder.push_sender(tap);
+        }
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = self.certificates()? {
+            builder = builder.certs(certificates);
+        }
+        builder.build()?.get_async_connection().await
+    }
+
+    fn client(&self, host: &Host, login: (Option<&str>, Option<&Secret>), db: i64) -> RedisResult<Client> {
+        let info = self.connection_info(host, login, db)?;
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = self.certificates()? {
+            return Client::build_with_tls(info, certificates);
+        }
+        Client::open(info)
+    }
+
+    fn connection_info(
+        &self,
+        host: &Host,
+        (user, password): (Option<&str>, Option<&Secret>),
+        db: i64,
+    ) -> RedisResult<ConnectionInfo> {
+        let (name, port) = (host.name.clone(), host.port);
+        let address = if self.options.tls.is_some() {
+            ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(name, port)
+        };
+        let mut settings = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            // One right less to ask for; a server that refuses it would log that at every connection.
+            .set_skip_set_lib_name()
+            .set_db(db);
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = password {
+            settings = settings.set_password(password.reveal());
+        }
+        Ok(address.into_connection_info()?.set_tcp_settings(self.tcp()).set_redis_settings(settings))
+    }
+
+    /// No delay, and no silence for longer than a lease may last: a peer that vanished must be noticed.
+    fn tcp(&self) -> TcpSettings {
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(3))
+            .with_retries(3);
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        let settings = settings.set_user_timeout(self.options.timeout.saturating_mul(4));
+        settings
+    }
+
+    #[cfg(feature = "tls")]
+    fn certificates(&self) -> RedisResult<Option<redis::TlsCertificates>> {
+        let Some(tls) = &self.options.tls else {
+            return Ok(None);
+        };
+        let read = |file: &Option<String>| file.as_ref().map(|it| read_file(it)).transpose();
+        let (root_cert, cert, key) = (read(&tls.ca)?, read(&tls.cert)?, read(&tls.key)?);
+        let client_tls =
+            cert.zip(key).map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+        Ok(Some(redis::TlsCertificates { client_tls, root_cert }))
+    }
+
+    /// From when on grants of this server count, by the restart guard.
+    ///
+    /// A server that started less than the guard ago may have forgotten grants that are still in use.
+    /// So may one that took over from another while we watched.
+    pub(crate) async fn grants_from(&self, connection: &mut MultiplexedConnection) -> RedisResult<Moment> {
+        let Some(guard) = self.options.restart_guard else {
+            return Ok(Moment::from_nanos(0));
+        };
+        let now = self.clock.now();
+        let info: String = Cmd::new().arg("INFO").arg("server").query_async(connection).await?;
+        let run = field(&info, "run_id").unwrap_or_default().to_owned();
+        let uptime = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok());
+        let uptime = Duration::from_secs(uptime.unwrap_or(0));
+        let known = self.known_run.lock().unwrap_or_else(PoisonError::into_inner).replace(run.clone());
+        let took_over = known.is_some_and(|it| it != run);
+        let age = if took_over { Duration::ZERO } else { uptime };
+        Ok(now.after(guard.saturating_sub(age)))
+    }
+}
+
+/// A line `name:value` of `INFO`.
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|it| it.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(feature = "tls")]
+fn read_file(file: &str) -> RedisResult<Vec<u8>> {
+    std::fs::read(file).map_err(|it| {
+        let what = format!("{file}: {it}");
+        RedisError::from((ErrorKind::InvalidClientConfig, "a TLS file cannot be read", what))
+    })
+}
+
+/// The client asks rustls for the process's default provider and would panic if that is not clear.
+#[cfg(feature = "tls")]
+#[expect(clippy::unnecessary_wraps, reason = "the twin without TLS fails")]
+fn tls_ready() -> Result<(), Error> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // If another thread was quicker there is a default now, which is all we need.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls_ready() -> Result<(), Error> {
+    Err(Error::Unsupported {
+        backend: fault::NAME,
+        what: "rediss:// needs the feature `tls` of lockkeeper-redis, which was not compiled in".to_owned(),
+    })
+}
+
+/// An opened wire, whatever the deployment.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Wire {
+    pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<redis::Value> {
+        match self {
+            Wire::Server(it) => command.query_async(it).await,
+            Wire::Cluster(it) => command.query_async(it).await,
+        }
+    }
+}
+
+/// Run `open` on the runtime where it belongs, or here if that one is gone or does not move.
+pub(crate) async fn at_home<T: Send + 'static>(
+    home: Option<tokio::runtime::Handle>,
+    patience: Duration,
+    open: impl Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<T, Fault>> + Send>>,
+) -> Result<T, Fault> {
+    let here = tokio::runtime::Handle::current();
+    let Some(home) = home.filter(|it| it.id() != here.id()) else {
+        return open().await;
+    };
+    let task = home.spawn(open());
+    tokio::select! {
+        done = task => match done {
+            Ok(opened) => opened,
+            Err(_gone) => open().await,
+        },
+        () = Clock::boot().sleep(patience) => open().await,
+    }
+}
+
+/// Shared by those who dial.
+pub(crate) type SharedDialer = Arc<Dialer>;

@@ -1,0 +1,327 @@
+//! The doctor: which settings of this store endanger locks, with what consequence and what remedy.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Fault, Place as _, Result, Turn};
+use lockkeeper_core::inspect::{Finding, Severity};
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::{Cmd, Value};
+
+use crate::dial::{Wire, field};
+use crate::fault;
+use crate::options::{Deployment, Host, Options, Replicas};
+use crate::place::RedisPlace;
+use crate::store::Store;
+
+const EXAMINING: &str = "examining the store";
+
+/// Clocks that differ by more are worth a word.
+const OFFSET_MAX: Duration = Duration::from_secs(1);
+
+/// How long the doctor waits for a wake-up that should take a round trip.
+const WAKE_MAX: Duration = Duration::from_secs(2);
+
+pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
+    let mut findings = vec![network(store.options())];
+    for (node, info) in ask_all(store, &command(&["INFO"])).await? {
+        let info = text(info);
+        let config = config(store, &node).await;
+        findings.push(version(&node, &info));
+        findings.push(role(&node, &info));
+        findings.push(eviction(&node, &info));
+        findings.push(persistence(&node, &info, config.as_ref(), store.options()));
+        findings.extend(replication(&node, &info, config.as_ref(), store.options()));
+        findings.extend(replica_clocks(store, &node, &info).await);
+        if config.is_none() {
+            findings.push(blind(&node));
+        }
+    }
+    findings.push(clock(store).await?);
+    findings.push(self_test(store).await);
+    Ok(findings)
+}
+
+fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
+    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+}
+
+fn fine(what: String) -> Finding {
+    finding(Severity::Fine, what, "nothing to fear here", "none needed")
+}
+
+/// Who can read and change what we say to the store.
+fn network(options: &Options) -> Finding {
+    let local = |it: &Host| it.name == "localhost" || it.name == "::1" || it.name.starts_with("127.");
+    if options.tls.is_some() || options.hosts.iter().all(local) {
+        return fine(format!("{options}: nobody on the network between can listen"));
+    }
+    finding(
+        Severity::Warning,
+        format!("{options}: the connection is not encrypted"),
+        "whoever sees the network sees the password and can release any lock",
+        "use rediss:// with the servers' tls-port",
+    )
+}
+
+fn version(node: &str, info: &str) -> Finding {
+    let version = field(info, "redis_version").unwrap_or("unknown");
+    let major: u32 = version.split('.').next().and_then(|it| it.parse().ok()).unwrap_or(0);
+    let needed = 7;
+    if needed <= major {
+        return fine(format!("{node}: version {version}"));
+    }
+    finding(
+        Severity::Danger,
+        format!("{node}: version {version}"),
+        "SET with NX and GET, or sharded channels, which locks need, are missing",
+        "use Redis 7 or later, or Valkey",
+    )
+}
+
+fn role(node: &str, info: &str) -> Finding {
+    match field(info, "role") {
+        Some("master") => fine(format!("{node}: it is a primary")),
+        role => finding(
+            Severity::Danger,
+            format!("{node}: its role is {}", role.unwrap_or("unknown")),
+            "a replica takes no locks",
+            "name the primary, or the sentinels by redis+sentinel://",
+        ),
+    }
+}
+
+fn eviction(node: &str, info: &str) -> Finding {
+    let policy = field(info, "maxmemory_policy").unwrap_or("unknown");
+    let limit = field(info, "maxmemory").unwrap_or("0");
+    if policy == "noeviction" || limit == "0" {
+        return fine(format!("{node}: no eviction (maxmemory {limit}, policy {policy})"));
+    }
+    finding(
+        Severity::Danger,
+        format!("{node}: maxmemory {limit} with policy {policy}"),
+        "a full server removes locks that are held, and others get them",
+        "set maxmemory-policy noeviction, or keep locks on a server of their own",
+    )
+}
+
+fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Finding {
+    let aof = field(info, "aof_enabled") == Some("1");
+    let fsync = config.and_then(|it| it.get("appendfsync")).map_or("?", String::as_str);
+    if aof && fsync == "always" {
+        return fine(format!("{node}: appendonly yes, appendfsync always"));
+    }
+    let what = format!("{node}: appendonly {}, appendfsync {fsync}", if aof { "yes" } else { "no" });
+    if let Some(guard) = options.restart_guard {
+        return fine(format!("{what}, but restart_guard={guard:?} waits after a restart"));
+    }
+    finding(
+        Severity::Warning,
+        what,
+        "a server that restarts has forgotten locks that are still held, and gives them to others",
+        "set appendonly yes and appendfsync always, or ?restart_guard= to at least the longest ttl",
+    )
+}
+
+fn replication(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Option<Finding> {
+    let replicas: u32 = field(info, "connected_slaves")?.parse().ok()?;
+    let can_fail_over = options.deployment != Deployment::Single || replicas > 0;
+    if !can_fail_over {
+        return None;
+    }
+    let needed: u32 =
+        config.and_then(|it| it.get("min-replicas-to-write")).and_then(|it| it.parse().ok()).unwrap_or(0);
+    let what = format!("{node}: {replicas} replicas, min-replicas-to-write {needed}");
+    if options.replicas != Replicas::None && 0 < replicas && replicas <= needed {
+        return Some(fine(format!("{what}, and grants wait for replicas")));
+    }
+    let remedy = "set min-replicas-to-write to the number of replicas and ?replicas=majority; \
+        check fences at the resource, which is safe whatever happens";
+    let consequence = if replicas == 0 {
+        "if this server fails nothing takes over, or something that knows no locks"
+    } else {
+        "replication is asynchronous: a failover can forget a lock that is held, and give it to another"
+    };
+    Some(finding(Severity::Warning, what, consequence, remedy))
+}
+
+fn blind(node: &str) -> Finding {
+    finding(
+        Severity::Warning,
+        format!("{node}: CONFIG GET is not permitted"),
+        "appendfsync and min-replicas-to-write could not be looked at",
+        "allow +config|get to the user that runs the doctor, or look for yourself",
+    )
+}
+
+/// A replica judges expiry by its own clock once it is promoted.
+async fn replica_clocks(store: &Store, node: &str, info: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Ok(ours) = server_time(store).await else {
+        return findings;
+    };
+    for index in 0.. {
+        let Some(line) = field(info, &format!("slave{index}")) else {
+            break;
+        };
+        let part = |name: &str| line.split(',').find_map(|it| it.strip_prefix(name));
+        let (Some(ip), Some(port)) = (part("ip="), part("port=").and_then(|it| it.parse().ok())) else {
+            break;
+        };
+        let host = Host { name: ip.to_owned(), port };
+        findings.push(match store.time_of(&host).await {
+            Ok(theirs) if ours.abs_diff(theirs) <= OFFSET_MAX => {
+                fine(format!("{node}: the clock of its replica {host} agrees"))
+            }
+            Ok(theirs) => finding(
+                Severity::Danger,
+                format!("{node}: the clock of its replica {host} differs by {:?}", ours.abs_diff(theirs)),
+                "after a failover locks end earlier or later by as much, and fences may go back",
+                "let all servers follow the same time source",
+            ),
+            Err(fault) => finding(
+                Severity::Warning,
+                format!("{node}: its replica {host} could not be asked ({})", fault.message),
+                "whether its clock agrees is not known",
+                "run the doctor where all servers can be reached",
+            ),
+        });
+    }
+    findings
+}
+
+/// The server's clock against ours. Locks do not depend on it; operators who compare times do.
+async fn clock(store: &Store) -> Result<Finding> {
+    let clock = Clock::boot();
+    let before = clock.now();
+    let theirs = server_time(store).await?;
+    let took = clock.now() - before;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the doctor compares wall clocks, it judges nothing by them"
+    )]
+    let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let offset = ours.abs_diff(theirs);
+    let what =
+        format!("the clock of the server differs from ours by {offset:?} (a round trip takes {took:?})");
+    if offset <= OFFSET_MAX + took {
+        return Ok(fine(what));
+    }
+    Ok(finding(
+        Severity::Warning,
+        what,
+        "locks do not mind; fences of a new server whose clock is behind may be smaller than the old ones",
+        "let all machines follow a time source, and never set a server's clock back",
+    ))
+}
+
+/// Take a lock, wait for it, hand it on, renew it, give it back: everything that a user needs must work.
+async fn self_test(store: &Arc<Store>) -> Finding {
+    match try_everything(store).await {
+        Ok(true) => fine("a lock was taken, handed on by message, renewed and given back".to_owned()),
+        Ok(false) => finding(
+            Severity::Warning,
+            "a lock was handed on, but no message told so".to_owned(),
+            "whoever waits learns of its turn late, by asking again",
+            "allow the channels &PREFIX:wake:* and +subscribe +publish (on a cluster +ssubscribe +spublish)",
+        ),
+        Err(fault) => finding(
+            Severity::Danger,
+            format!("taking a lock fails: {}", fault.message),
+            "no lock can be had",
+            "see the message; for permissions see docs/backends/redis.md",
+        ),
+    }
+}
+
+async fn try_everything(store: &Arc<Store>) -> Result<bool> {
+    let broken = |it: lockkeeper_core::Error| Fault::permanent(fault::NAME, EXAMINING, it.to_string());
+    let id = ClaimId::random().map_err(broken)?;
+    let key = Key::new(&format!("lockkeeper-doctor/{}", id.to_hex())).map_err(broken)?;
+    let place = || -> Result<RedisPlace> {
+        let claim = Claim {
+            key: key.clone(),
+            id: ClaimId::random().map_err(broken)?,
+            ttl: Duration::from_secs(5),
+            weight: 1,
+            capacity: 1,
+            patient: true,
+            label: Arc::new(Label::of_this_process().with(None, Some("the doctor"))),
+        };
+        Ok(RedisPlace::new(store.clone(), claim))
+    };
+    let (mut one, mut two) = (place()?, place()?);
+    one.turn().await?;
+    two.turn().await?;
+    one.renew().await?;
+    one.leave().await?;
+    let heard = tokio::select! {
+        () = two.changed() => true,
+        () = Clock::boot().sleep(WAKE_MAX) => false,
+    };
+    let held = matches!(two.turn().await?, Turn::Held(_));
+    two.leave().await?;
+    if !held {
+        return Err(Fault::permanent(fault::NAME, EXAMINING, "a lock that was given back was not handed on"));
+    }
+    Ok(heard)
+}
+
+type Config = HashMap<String, String>;
+
+/// The settings that INFO does not tell; `None` if we may not see them.
+async fn config(store: &Store, node: &str) -> Option<Config> {
+    let answers = ask_all(store, &command(&["CONFIG", "GET", "*"])).await.ok()?;
+    let (_, answer) = answers.into_iter().find(|it| it.0 == node)?;
+    redis::from_redis_value(answer).ok()
+}
+
+async fn server_time(store: &Store) -> Result<Duration> {
+    let answers = ask_all(store, &command(&["TIME"])).await?;
+    let first = answers.into_iter().next().map(|it| it.1);
+    first
+        .and_then(as_time)
+        .ok_or_else(|| Fault::transient(fault::NAME, EXAMINING, "the server tells no time"))
+}
+
+pub(crate) fn as_time(answer: Value) -> Option<Duration> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(answer).ok()?;
+    Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+}
+
+/// Ask the server, or every primary of a cluster; each answer with the name of who gave it.
+async fn ask_all(store: &Store, command: &Cmd) -> Result<Vec<(String, Value)>> {
+    let mut live = store.commands().open(EXAMINING).await?;
+    let answer = match live.wire() {
+        Wire::Server(_) => {
+            let answer = live.wire().send(command).await;
+            return match answer {
+                Ok(answer) => Ok(vec![("the server".to_owned(), answer)]),
+                Err(error) => Err(live.fault(EXAMINING, error)),
+            };
+        }
+        Wire::Cluster(wire) => {
+            let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+            wire.route_command(command.clone(), routing).await
+        }
+    };
+    let answer = answer.and_then(Value::extract_error).map_err(|it| live.fault(EXAMINING, it))?;
+    let Value::Map(nodes) = answer else {
+        return Ok(Vec::new());
+    };
+    Ok(nodes.into_iter().map(|(node, answer)| (text(node), answer)).collect())
+}
+
+fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(*word);
+    }
+    command
+}
+
+fn text(value: Value) -> String {
+    redis::from_redis_value(value).unwrap_or_default()
+}

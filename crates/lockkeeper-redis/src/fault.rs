@@ -1,0 +1,63 @@
+//! What a Redis error means for a lock: whether asking again can help, and what the user can do.
+
+use lockkeeper_core::backend::{Fault, FaultKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// The backend's name in faults and events.
+pub(crate) const NAME: &str = "redis";
+
+/// The error as a fault. Redis errors quote the server, never the password we sent.
+pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
+    let (kind, hint) = meaning(&error);
+    let message = match hint {
+        Some(hint) => format!("{error}; {hint}"),
+        None => error.to_string(),
+    };
+    Fault { backend: NAME, doing, kind, message, source: Some(std::sync::Arc::new(error)) }
+}
+
+const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
+
+fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
+    use FaultKind::{Permanent, Transient};
+    match error.code() {
+        Some("READONLY") => {
+            return (
+                Transient,
+                Some("this server is a replica: name the primary, or use redis+sentinel:// to follow it"),
+            );
+        }
+        Some("NOPERM") => return (Permanent, Some(SEE_RIGHTS)),
+        Some("NOAUTH" | "WRONGPASS") => return (Permanent, Some("check user and password in the URL")),
+        Some("WRONGTYPE" | "FOREIGN") => {
+            return (Permanent, Some("another program uses our key: remove it, or choose another ?prefix="));
+        }
+        Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
+        Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),
+        Some("MISCONF") => return (Transient, Some("the server cannot save to disk")),
+        _ if error.detail().is_some_and(|it| it.contains("user executing the script")) => {
+            return (Permanent, Some(SEE_RIGHTS));
+        }
+        _ => {}
+    }
+    let kind = match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
+            Permanent
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError | ServerErrorKind::CrossSlot) => Permanent,
+        _ => Transient,
+    };
+    (kind, None)
+}
+
+/// Whether the connection is of no use after this error.
+///
+/// After a time-out the answer may still be on its way, or the peer is gone without a word; either way
+/// a new connection is the only one that can be trusted.
+pub(crate) fn breaks_connection(error: &RedisError, cluster: bool) -> bool {
+    if error.is_timeout() || error.kind() == ErrorKind::Io || error.is_unrecoverable_error() {
+        return true;
+    }
+    // The cluster client deals with these by itself.
+    !cluster && matches!(error.code(), Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN"))
+}

@@ -1,0 +1,110 @@
+//! Locks on Redis: one server, a primary that sentinels watch over, or a cluster.
+//!
+//! ```no_run
+//! # async fn f() -> lockkeeper_core::Result<()> {
+//! let redis = lockkeeper_redis::Redis::connect("redis://127.0.0.1/").await?;
+//! # let _ = redis; Ok(()) }
+//! ```
+//!
+//! Each verb is one script that judges by the server's clock; a free lock costs one trip to take and one
+//! to give back. Whoever leaves appoints the next in line, which is holder when the message arrives. See
+//! `docs/backends/redis.md` for what each deployment and each setting gives and does not give.
+
+mod admin;
+mod batch;
+mod bulk;
+mod connection;
+mod dial;
+mod doctor;
+mod fault;
+mod naming;
+mod options;
+mod place;
+mod record;
+mod renewal;
+mod script;
+mod sentinel;
+mod store;
+mod sync;
+mod wake;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::{Claim, Result};
+
+pub use options::{Deployment, Host, Options, Replicas, Secret, Tls};
+pub use place::RedisPlace;
+use store::Store;
+
+/// Locks on Redis. Clones share their connections.
+#[derive(Clone)]
+pub struct Redis(Arc<Store>);
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis({})", self.0.options())
+    }
+}
+
+impl Redis {
+    /// Connect to the store that the URL names.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
+    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if the store does not answer.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Redis::with_options(Options::parse(url)?).await
+    }
+
+    /// Connect with options.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// As for [`Redis::connect`].
+    pub async fn with_options(options: Options) -> Result<Self> {
+        let redis = Redis::lazy(options)?;
+        redis.0.commands().open("connecting").await?;
+        Ok(redis)
+    }
+
+    /// Make a backend that connects when first asked.
+    ///
+    /// # Errors
+    /// If the options ask for what cannot be had.
+    pub fn lazy(options: Options) -> Result<Self> {
+        Ok(Redis(Arc::new(Store::new(options)?)))
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &Options {
+        self.0.options()
+    }
+}
+
+impl Backend for Redis {
+    type Place = RedisPlace;
+
+    fn profile(&self) -> Profile {
+        Profile {
+            name: fault::NAME,
+            order: Order::Fifo,
+            rooms: Rooms::Weighted,
+            reach: Reach::Network,
+            lease: Lease::Claim,
+            ttl_min: Duration::from_millis(50),
+            ttl_max: Duration::from_hours(365 * 24),
+        }
+    }
+
+    fn enter(&self, claim: Claim) -> RedisPlace {
+        RedisPlace::new(self.0.clone(), claim)
+    }
+}

@@ -1,0 +1,111 @@
+//! What the scripts store about a claim, read and written on our side. The layout is told in `scripts/room.lua`.
+
+use std::time::Duration;
+
+use lockkeeper_core::claim::Label;
+use lockkeeper_core::inspect::Occupant;
+use lockkeeper_core::{Claim, Fence, Key};
+
+/// Microseconds in a tick.
+const TICK_MICROS: u64 = 10;
+
+/// A whole number that a script packed as a double.
+pub(crate) fn whole(bytes: [u8; 8]) -> u64 {
+    let value = f64::from_be_bytes(bytes);
+    // Counters and ticks stay far below 2^53, where doubles are exact; anything else is not from us.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "`as` saturates, which is what a foreign value deserves"
+    )]
+    let whole = value as u64;
+    whole
+}
+
+/// A span of ticks.
+pub(crate) fn ticks(count: u64) -> Duration {
+    Duration::from_micros(count.saturating_mul(TICK_MICROS))
+}
+
+/// Where the number of the ask stands in what [`claim`] makes.
+const ASK: std::ops::Range<usize> = 48..56;
+
+/// The record of a claim from its byte 19 on: id, process, weight, capacity, ttl, ask, name and label.
+pub(crate) fn claim(claim: &Claim, process: &str, ttl_ms: u64) -> Vec<u8> {
+    let (name, label) = (claim.key.as_str(), &claim.label);
+    let mut record = Vec::with_capacity(80 + name.len() + label.host.len());
+    record.extend(claim.id.as_bytes());
+    record.extend(process.as_bytes());
+    record.extend(claim.weight.to_be_bytes());
+    record.extend(claim.capacity.to_be_bytes());
+    record.extend(double(ttl_ms));
+    record.extend(double(0));
+    put(&mut record, Some(name));
+    put(&mut record, Some(&label.host));
+    record.extend(label.pid.to_be_bytes());
+    put(&mut record, label.owner.as_deref());
+    put(&mut record, label.note.as_deref());
+    record
+}
+
+pub(crate) fn set_id(record: &mut [u8], id: &[u8; 16]) {
+    record[..16].copy_from_slice(id);
+}
+
+pub(crate) fn set_ask(record: &mut [u8], ask: u64) {
+    record[ASK].copy_from_slice(&double(ask));
+}
+
+/// A whole number as scripts pack it.
+#[expect(clippy::cast_precision_loss, reason = "what is packed stays below 2^53")]
+fn double(whole: u64) -> [u8; 8] {
+    (whole as f64).to_be_bytes()
+}
+
+/// Length and bytes; `u16::MAX` for none.
+fn put(bytes: &mut Vec<u8>, text: Option<&str>) {
+    let text_bytes = text.map(|it| &it.as_bytes()[..it.len().min(usize::from(u16::MAX - 1))]);
+    let length = text_bytes.map_or(Ok(u16::MAX), |it| u16::try_from(it.len()));
+    bytes.extend(length.unwrap_or(0).to_be_bytes());
+    bytes.extend(text_bytes.unwrap_or_default());
+}
+
+/// A record with its lock's name. `None` for bytes that are not ours.
+pub(crate) fn read(record: &[u8], now: u64) -> Option<(Key, Occupant)> {
+    let number = |at: usize| {
+        let bytes = record.get(at..at + 8)?;
+        Some(whole(bytes.try_into().ok()?))
+    };
+    // A holder's counter is the tick at which it entered, or a little more if grants came thick and fast.
+    let (counter, expiry) = (number(2)?, number(10)?);
+    let weight = u32::from_be_bytes(record.get(50..54)?.try_into().ok()?);
+    let mut rest = record.get(74..)?;
+    let key = Key::new(&text(&mut rest)??).ok()?;
+    let host = text(&mut rest)??;
+    let (pid, after) = rest.split_first_chunk::<4>()?;
+    rest = after;
+    let (owner, note) = (text(&mut rest)?, text(&mut rest)?);
+    let label = Label { host, pid: u32::from_be_bytes(*pid), owner, note };
+    let occupant = Occupant {
+        label,
+        since: Some(ticks(now.saturating_sub(counter))),
+        fence: (record.first() == Some(&b'H')).then(|| Fence::of_grant(counter)),
+        valid_for: ticks(expiry.saturating_sub(now)),
+        weight,
+    };
+    Some((key, occupant))
+}
+
+/// The next text: outer `None` if the bytes end too early, inner `None` if there is no text.
+#[expect(clippy::option_option, reason = "broken and absent are different things")]
+fn text(rest: &mut &[u8]) -> Option<Option<String>> {
+    let (length, after) = rest.split_first_chunk::<2>()?;
+    let length = u16::from_be_bytes(*length);
+    if length == u16::MAX {
+        *rest = after;
+        return Some(None);
+    }
+    let (text, after) = after.split_at_checked(length.into())?;
+    *rest = after;
+    Some(Some(String::from_utf8_lossy(text).into_owned()))
+}

@@ -1,0 +1,21 @@
+-- Take the lock away from all who hold it; those who wait keep their places and the next in line gets it.
+--
+--   KEYS[1]  the lock     answer  {now, record of each that lost it…}
+local main = KEYS[1]
+local m = redis.call('GET', main)
+local time = redis.call('TIME')
+local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
+local answer = { string.format('%.0f', now) }
+if not m then
+  return answer
+end
+--@room
+load_room(false)
+for _, record in ipairs(inside_records()) do
+  answer[#answer + 1] = record
+  drop(string.sub(record, 19, 34))
+  tell(record, 'W' .. string.sub(record, 19, 34))
+end
+admit(false)
+store(0)
+return answer

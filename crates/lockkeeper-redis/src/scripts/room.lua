@@ -1,0 +1,219 @@
+-- The admission rule, shared by `turn`, `leave` and `break`. Expects main, m, now.
+--
+--   main        string   state of the lock, one of
+--     H record           exactly one holder
+--     R                  several holders: counter, weight in use, smallest capacity, whether they differ
+--     F                  nobody: the last counter
+--   main:in     zset     several holders: id by expiry
+--   main:line   zset     those who wait: id by ticket
+--   main:who    hash     id to record, of several holders and of those who wait
+--
+--   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
+--           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
+--   The flag of main is 1 while somebody stands in line; that of a waiter is 1 while its process does
+--   not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
+--   counter may not fall behind the number of grants and 48 bits must last until 2109.
+local line, who, inside = main .. ':line', main .. ':who', main .. ':in'
+local brace = string.find(main, '{', 1, true)
+local wake = string.sub(main, 1, brace - 1) .. 'wake:' --@channel
+local sole, used, smallest, differ, last, flagged = false, 0, 4294967295, 0, 0, false
+local lives = redis.call('PTTL', main)
+
+local function kind_of(record)
+  return string.sub(record, 1, 1)
+end
+
+local function waiting()
+  return redis.call('ZCARD', line)
+end
+
+local function holders()
+  return sole and 1 or used > 0 and redis.call('ZCARD', inside) or 0
+end
+
+local function inside_records()
+  if sole then
+    return { sole }
+  end
+  local records = {}
+  for _, id in ipairs(used > 0 and redis.call('ZRANGE', inside, 0, -1) or {}) do
+    local record = redis.call('HGET', who, id)
+    if record then
+      records[#records + 1] = record
+    end
+  end
+  return records
+end
+
+local function tell(record, text)
+  return redis.call('PUBLISH', wake .. string.sub(record, 35, 50), text)
+end
+
+local function drop(id)
+  if sole then
+    sole = false
+  else
+    local record = redis.call('HGET', who, id)
+    redis.call('ZREM', inside, id)
+    redis.call('HDEL', who, id)
+    used = used - (record and struct.unpack('>I4', record, 51) or 0)
+    if differ == 1 then
+      smallest = 4294967295
+      for _, other in ipairs(inside_records()) do
+        smallest = math.min(smallest, (struct.unpack('>I4', other, 55)))
+      end
+    end
+    if redis.call('ZCARD', inside) > 0 then
+      return
+    end
+  end
+  used, smallest, differ = 0, 4294967295, 0
+end
+
+-- Read the state, forget holders that expired, and find the record of `me`.
+local function load_room(me)
+  local kind = m and kind_of(m) or 'F'
+  if kind ~= 'H' and kind ~= 'R' and kind ~= 'F' then
+    error({ err = 'FOREIGN the key ' .. main .. ' holds something that is not a lock' })
+  end
+  if m then
+    last = struct.unpack('>d', m, 3)
+    flagged = string.sub(m, 2, 2) == '1'
+  end
+  if kind == 'H' then
+    if now < struct.unpack('>d', m, 11) then
+      sole, used, smallest = m, struct.unpack('>I4I4', m, 51)
+    end
+  elseif kind == 'R' then
+    used, smallest, differ = struct.unpack('>ddd', m, 11)
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', inside, '-inf', now)) do
+      drop(id)
+    end
+  end
+  if not me then
+    return false
+  end
+  if sole and string.sub(sole, 19, 34) == me then
+    return sole
+  end
+  local record = redis.call('HGET', who, me)
+  if record and kind_of(record) == 'W' and struct.unpack('>d', record, 11) <= now then
+    redis.call('ZREM', line, me)
+    redis.call('HDEL', who, me)
+    return false
+  end
+  return record
+end
+
+local function fits(record)
+  local weight, capacity = struct.unpack('>I4I4', record, 51)
+  return used + weight <= math.min(smallest, capacity)
+end
+
+local function put(record)
+  local id = string.sub(record, 19, 34)
+  redis.call('HSET', who, id, record)
+  redis.call('ZADD', inside, struct.unpack('>d', record, 11), id)
+end
+
+-- Make the claim of this record a holder from now on. Answers its counter.
+local function enter(record)
+  local weight, capacity = struct.unpack('>I4I4', record, 51)
+  local ttl = struct.unpack('>d', record, 59)
+  last = math.max(last + 1, now)
+  lives = math.max(lives, ttl + 10)
+  record = 'H0' .. struct.pack('>dd', last, now + 1 + ttl * 100) .. string.sub(record, 19)
+  if used == 0 then
+    sole = record
+  else
+    if sole then
+      put(sole)
+      sole = false
+    end
+    put(record)
+  end
+  if used > 0 and capacity ~= smallest then
+    differ = 1
+  end
+  used, smallest = used + weight, math.min(smallest, capacity)
+  return last
+end
+
+local function refresh(record, counter, expiry)
+  record = string.sub(record, 1, 2) .. struct.pack('>dd', counter, expiry) .. string.sub(record, 19)
+  if sole then
+    sole = record
+  else
+    put(record)
+  end
+end
+
+-- Let those at the head of the line enter while they fit. Each is told and is holder when the message
+-- arrives; one whose process does not listen is passed over. `me` asked and needs no message.
+-- Answers the counter of `me`, or whether somebody who was not passed over is still before it.
+local function admit(me)
+  local passed = 0
+  while true do
+    local id = redis.call('ZRANGE', line, passed, passed)[1]
+    if not id then
+      return false, false
+    end
+    local record = redis.call('HGET', who, id)
+    if not record or struct.unpack('>d', record, 11) <= now then
+      redis.call('ZREM', line, id)
+      redis.call('HDEL', who, id)
+    elseif id ~= me and string.sub(record, 2, 2) == '1' then
+      passed = passed + 1
+    elseif not fits(record) then
+      return false, true
+    elseif id == me then
+      redis.call('ZREM', line, id)
+      redis.call('HDEL', who, id)
+      return enter(record), false
+    else
+      local wanted = redis.call('ZCARD', line) > 1 and '1' or '0'
+      local counter = math.max(last + 1, now)
+      local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 67, 74) .. wanted)
+      if heard == 0 then
+        redis.call('HSET', who, id, 'W1' .. string.sub(record, 3))
+        passed = passed + 1
+      else
+        redis.call('ZREM', line, id)
+        redis.call('HDEL', who, id)
+        enter(record)
+      end
+    end
+  end
+end
+
+-- Stand at the end of the line, and tell those inside if they do not know yet that somebody waits.
+local function join(id, record)
+  local tail = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', line, math.max((tail or 0) + 1, now), id)
+  redis.call('HSET', who, id, record)
+  if not flagged then
+    for _, holder in ipairs(inside_records()) do
+      tell(holder, 'W' .. string.sub(holder, 19, 34))
+    end
+  end
+end
+
+-- Write the state back. Every key lives at least as long as the longest-lived claim in it.
+local function store(at_least)
+  local flag = waiting() > 0 and '1' or '0'
+  lives = math.max(lives, at_least)
+  local state
+  if sole then
+    state = 'H' .. flag .. string.sub(sole, 3)
+  elseif used > 0 then
+    state = 'R' .. flag .. struct.pack('>dddd', last, used, smallest, differ)
+  else
+    state = 'F' .. flag .. struct.pack('>d', last)
+  end
+  redis.call('SET', main, state, 'PX', lives)
+  if flag == '1' or not sole and used > 0 then
+    redis.call('PEXPIRE', line, lives)
+    redis.call('PEXPIRE', who, lives)
+    redis.call('PEXPIRE', inside, lives)
+  end
+end

@@ -1,0 +1,292 @@
+//! The operator's view: who holds and who waits, breaking a lock, the cleaner, and the doctor.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant, Severity};
+use lockkeeper_core::{Fence, Key, Label, Moment, backend};
+use rusqlite::{Connection, Row, params};
+
+use crate::connection::{Look, Verb};
+use crate::fault::Result;
+use crate::host::{self, Disk};
+use crate::line::{Tx, moment, nanos};
+use crate::options::{Durability, SqliteOptions};
+use crate::place::SqliteBackend;
+
+impl Inspect for SqliteBackend {
+    async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
+        self.wire.ask(List { prefix: prefix.to_owned() }).await
+    }
+
+    async fn show(&self, key: &Key) -> backend::Result<Option<LockInfo>> {
+        self.wire.ask(Show(key.clone())).await
+    }
+
+    async fn break_lock(&self, key: &Key) -> backend::Result<Vec<Occupant>> {
+        self.wire.ask(Break(key.clone())).await
+    }
+
+    async fn doctor(&self) -> backend::Result<Vec<Finding>> {
+        self.wire.ask(Examine).await
+    }
+}
+
+/// The columns that [`read`] reads.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT key, seq, counter, expires, since, weight, host, pid, owner, note FROM lockkeeper_claim ",
+            $rest
+        )
+    };
+}
+
+struct Found {
+    key: String,
+    seq: i64,
+    held: bool,
+    occupant: Occupant,
+}
+
+fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
+    let (seq, counter): (i64, i64) = (row.get(1)?, row.get(2)?);
+    let (expires, since): (i64, i64) = (row.get(3)?, row.get(4)?);
+    let label = Label { host: row.get(6)?, pid: row.get(7)?, owner: row.get(8)?, note: row.get(9)? };
+    let occupant = Occupant {
+        label,
+        since: Some(now - moment(since)),
+        fence: (counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
+        valid_for: moment(expires) - now,
+        weight: row.get(5)?,
+    };
+    Ok(Found { key: row.get(0)?, seq, held: counter != 0, occupant })
+}
+
+/// Rows in order of name and place, gathered into one lock per name.
+fn gather(found: impl Iterator<Item = rusqlite::Result<Found>>) -> Result<Vec<LockInfo>> {
+    let mut locks: Vec<LockInfo> = Vec::new();
+    for it in found {
+        let it = it?;
+        if locks.last().is_none_or(|lock| lock.key.as_str() != it.key) {
+            // A name that is no key was not written by us; nobody can lock it.
+            let Ok(key) = Key::new(&it.key) else { continue };
+            locks.push(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
+        }
+        if let Some(lock) = locks.last_mut() {
+            let side = if it.held { &mut lock.holders } else { &mut lock.waiters };
+            side.push(it.occupant);
+        }
+    }
+    Ok(locks)
+}
+
+#[derive(Debug)]
+struct List {
+    prefix: String,
+}
+
+impl List {
+    fn all(&self, connection: &Connection, now: Moment) -> Result<Vec<LockInfo>> {
+        let mut all = connection.prepare_cached(select!("WHERE ?1 < expires ORDER BY key, seq"))?;
+        let found = all.query_map(params![nanos(now)], |row| read(row, now))?;
+        // Byte by byte, here and not in SQL: `LIKE` folds case and has wildcards.
+        gather(found.filter(|it| it.as_ref().map_or(true, |it| it.key.starts_with(&self.prefix))))
+    }
+}
+
+impl Verb for List {
+    type Answer = Vec<LockInfo>;
+    const DOING: &'static str = "listing locks";
+
+    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+        self.all(look.connection, look.now).map(Some)
+    }
+
+    fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Answer> {
+        self.all(tx.connection, tx.now)
+    }
+}
+
+#[derive(Debug)]
+struct Show(Key);
+
+impl Show {
+    fn one(&self, connection: &Connection, now: Moment) -> Result<Option<LockInfo>> {
+        let mut one = connection.prepare_cached(select!("WHERE key = ?1 AND ?2 < expires ORDER BY seq"))?;
+        let found = one.query_map(params![self.0.as_str(), nanos(now)], |row| read(row, now))?;
+        Ok(gather(found)?.pop())
+    }
+}
+
+impl Verb for Show {
+    type Answer = Option<LockInfo>;
+    const DOING: &'static str = "showing a lock";
+
+    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+        self.one(look.connection, look.now).map(Some)
+    }
+
+    fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Answer> {
+        self.one(tx.connection, tx.now)
+    }
+}
+
+#[derive(Debug)]
+struct Break(Key);
+
+impl Verb for Break {
+    type Answer = Vec<Occupant>;
+    const DOING: &'static str = "breaking a lock";
+
+    fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Occupant>> {
+        let mut line = tx.line(&self.0)?;
+        let mut held =
+            tx.connection.prepare_cached(select!("WHERE key = ?1 AND counter != 0 ORDER BY seq"))?;
+        let found = held.query_map(params![self.0.as_str()], |row| read(row, tx.now))?;
+        let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+        drop(held);
+        for it in &found {
+            tx.remove(&self.0, it.seq)?;
+            line.standings.retain(|standing| standing.seq != it.seq);
+        }
+        tx.settle(&self.0, &mut line, None)?;
+        Ok(found.into_iter().map(|it| it.occupant).collect())
+    }
+}
+
+/// Keys of claims that nobody has been heard of for their ttl. Takes no lock.
+pub(crate) fn stale_keys(connection: &Connection, now: Moment, count_max: usize) -> Result<Vec<Key>> {
+    let find = "SELECT DISTINCT key FROM lockkeeper_claim WHERE expires <= ?1 LIMIT ?2";
+    let mut find = connection.prepare_cached(find)?;
+    let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+    let keys = find.query_map(params![nanos(now), count_max], |row| row.get::<_, String>(0))?;
+    let keys = keys.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(keys.iter().filter_map(|it| Key::new(it).ok()).collect())
+}
+
+/// The cleaner: forget the expired of these keys, and let in who waits behind them.
+#[derive(Debug)]
+pub(crate) struct Clean(pub(crate) Vec<Key>);
+
+impl Verb for Clean {
+    type Answer = ();
+    const DOING: &'static str = "removing what dead processes left";
+
+    fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
+        for key in &self.0 {
+            let mut line = tx.line(key)?;
+            tx.settle(key, &mut line, None)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Examine;
+
+impl Verb for Examine {
+    type Answer = Vec<Finding>;
+    const DOING: &'static str = "examining the file";
+
+    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+        let options = look.options;
+        let findings = [
+            disk(options),
+            durability(options),
+            soundness(look.connection)?,
+            permissions(options),
+            log(options),
+        ];
+        Ok(Some(findings.into()))
+    }
+
+    fn run(&self, _tx: &mut Tx<'_>) -> Result<Self::Answer> {
+        // `look` always answers, and nothing here needs a write lock.
+        Ok(Vec::new())
+    }
+}
+
+fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
+    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+}
+
+fn fine(what: String, consequence: &str) -> Finding {
+    finding(Severity::Fine, what, consequence, "nothing")
+}
+
+fn disk(options: &SqliteOptions) -> Finding {
+    match host::disk_of(&options.path) {
+        Disk::Local => {
+            fine("the file is on a local disk".to_owned(), "all processes of this host see the same locks")
+        }
+        Disk::Fuse => finding(
+            Severity::Warning,
+            "the file is on a FUSE file system".to_owned(),
+            "if another host can mount it too, locks are given twice",
+            "make sure that it is local, or use a local disk",
+        ),
+        Disk::Shared(kind) => finding(
+            Severity::Danger,
+            format!("the file is on a network file system ({kind})"),
+            "locks can be given twice",
+            "use a local disk, or a server",
+        ),
+    }
+}
+
+fn durability(options: &SqliteOptions) -> Finding {
+    match options.durability {
+        Durability::Full => fine("durability is full".to_owned(), "no power cut can make a fence go back"),
+        Durability::Normal => finding(
+            Severity::Warning,
+            "durability is normal".to_owned(),
+            "after a power cut the last fences may be given again",
+            "use `durability=full` if fences guard data that survives a power cut",
+        ),
+    }
+}
+
+fn soundness(connection: &Connection) -> Result<Finding> {
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        return Ok(fine("the file is sound".to_owned(), "every claim is where it should be"));
+    }
+    Ok(finding(
+        Severity::Danger,
+        format!("the file is damaged: {verdict}"),
+        "claims may be missing, so that locks are given twice",
+        "stop its users and move the file away; a new one is made on the next start",
+    ))
+}
+
+fn permissions(options: &SqliteOptions) -> Finding {
+    let mode = fs::metadata(&options.path).map_or(0, |it| it.permissions().mode() & 0o777);
+    if mode & 0o002 == 0 {
+        return fine(format!("the file's mode is {mode:03o}"), "not everybody can write it");
+    }
+    finding(
+        Severity::Warning,
+        format!("the file's mode is {mode:03o}"),
+        "every user of this host can take, break and forge locks",
+        "share it with a group instead: chmod o-w",
+    )
+}
+
+/// Longer than the log grows while it is copied back as it should.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+fn log(options: &SqliteOptions) -> Finding {
+    let mut path = options.path.clone().into_os_string();
+    path.push("-wal");
+    let bytes = fs::metadata(path).map_or(0, |it| it.len());
+    if bytes <= LOG_BYTES_MAX {
+        return fine(format!("the write-ahead log has {bytes} bytes"), "it is copied back as it should");
+    }
+    finding(
+        Severity::Warning,
+        format!("the write-ahead log has {bytes} bytes"),
+        "every verb gets slower",
+        "find the program that keeps a read transaction open on this file",
+    )
+}

@@ -1,0 +1,123 @@
+//! What only the thread's inside can show: batches, and a disk that fills up.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+
+use lockkeeper_core::backend::{Renewal, Turn};
+use lockkeeper_core::{Claim, ClaimId, Label};
+
+use super::*;
+use crate::verb::{AskLeave, AskRenew, AskTurn};
+
+fn claim(key: &str) -> Arc<Claim> {
+    Arc::new(Claim {
+        key: Key::new(key).unwrap(),
+        id: ClaimId::random().unwrap(),
+        ttl: Duration::from_mins(1),
+        weight: 1,
+        capacity: 1,
+        patient: true,
+        label: Arc::new(Label::of_this_process().with(None, Some(&"n".repeat(256)))),
+    })
+}
+
+fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
+    AskTurn { claim: claim.clone(), called: Clock::boot().now(), waits: false }
+}
+
+/// A thread that is not yet running, so that requests can wait for it together.
+fn wire(file: File) -> (Wire, Thread) {
+    let (sender, requests) = mpsc::channel();
+    let paces = Arc::<Paces>::default();
+    let thread = Thread::new(file, requests, paces.clone());
+    (Wire { requests: sender, paces }, thread)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// How many transactions the write-ahead log holds: a commit marks its last frame with the file's size.
+fn commits(path: &Path) -> usize {
+    let log = std::fs::read(path.with_file_name("locks.db-wal")).unwrap();
+    let page = usize::try_from(u32::from_be_bytes(log[8..12].try_into().unwrap())).unwrap();
+    log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count()
+}
+
+#[test]
+fn what_waits_together_is_committed_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let file = File::open(SqliteOptions::new(&path)).unwrap();
+    let (wire, thread) = wire(file);
+    let claims: Vec<_> = (0..100).map(|it| claim(&format!("key {}", it / 2))).collect();
+    let before = commits(&path);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut turns: Vec<_> = claims.iter().map(|it| Box::pin(wire.ask(ask_turn(it)))).collect();
+    for turn in &mut turns {
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+    }
+    let server = std::thread::spawn(move || thread.serve());
+    let mut held = 0;
+    for turn in turns {
+        held += usize::from(matches!(block_on(turn).unwrap(), Turn::Held(_)));
+    }
+    assert_eq!(held, 50, "each has its own answer");
+    assert_eq!(commits(&path) - before, 1);
+    drop(wire);
+    server.join().unwrap();
+}
+
+#[test]
+fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
+    let (wire, thread) = wire(file);
+    let good = claim("good");
+    let bad = Arc::new(Claim { weight: 2, ..(*claim("bad")).clone() });
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut turns: Vec<_> = [&good, &bad].map(|it| Box::pin(wire.ask(ask_turn(it)))).into();
+    for turn in &mut turns {
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+    }
+    let server = std::thread::spawn(move || thread.serve());
+    assert!(block_on(turns.pop().unwrap()).is_err());
+    assert!(matches!(block_on(turns.pop().unwrap()).unwrap(), Turn::Held(_)));
+    drop(turns);
+    drop(wire);
+    server.join().unwrap();
+}
+
+#[test]
+fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let file = File::open(SqliteOptions::new(&path)).unwrap();
+    file.connection().query_row("PRAGMA max_page_count = 20", [], |_| Ok(())).unwrap();
+    let (wire, thread) = wire(file);
+    let server = std::thread::spawn(move || thread.serve());
+    let mut claims = Vec::new();
+    let fault = loop {
+        let next = claim(&format!("{:0>500}", claims.len()));
+        match block_on(wire.ask(ask_turn(&next))) {
+            Ok(turn) => assert!(matches!(turn, Turn::Held(_))),
+            Err(fault) => break fault,
+        }
+        claims.push(next);
+        assert!(claims.len() < 10_000, "the file grows without bound");
+    };
+    assert!(fault.is_transient());
+    assert!(fault.to_string().contains("disk is full"), "{fault}");
+    // Those who hold keep what they have, and can go on and give it up.
+    for claim in &claims {
+        assert!(matches!(block_on(wire.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
+    }
+    for claim in &claims {
+        block_on(wire.ask(AskLeave(claim.clone()))).unwrap();
+    }
+    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap(), Turn::Held(_)));
+    drop(wire);
+    server.join().unwrap();
+    assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
+}

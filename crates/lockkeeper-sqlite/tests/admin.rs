@@ -1,0 +1,128 @@
+//! What an operator sees and does.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use lockkeeper_core::backend::{Backend, Place, Renewal};
+use lockkeeper_core::inspect::{Inspect, Severity};
+use lockkeeper_core::{Claim, Fence, Key, Label};
+use lockkeeper_sqlite::{Durability, SqliteBackend};
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+#[test]
+fn show_tells_who_holds_and_who_waits() {
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let label = Label::of_this_process().with(Some("payer"), Some("\u{1b}[31m'note"));
+        let (_holder, grant) =
+            hold(&backend, Claim { label: Arc::new(label.clone()), ..room("a", 2, 3) }).await;
+        let mut waiter = backend.enter(room("a", 3, 3));
+        waits(waiter.turn().await.unwrap());
+        // Another process sees the same.
+        let info = fixture.open().await.show(&key("a")).await.unwrap().unwrap();
+        let [holder] = &info.holders[..] else { panic!("{info:?}") };
+        assert_eq!(holder.label, label);
+        assert_eq!(holder.fence, Some(Fence::of_grant(grant.counter)));
+        assert_eq!(holder.weight, 2);
+        assert!(holder.since.unwrap() < PATIENCE);
+        assert!(Duration::ZERO < holder.valid_for && holder.valid_for <= 10 * SECOND);
+        let [waiter] = &info.waiters[..] else { panic!("{info:?}") };
+        assert_eq!((waiter.fence, waiter.weight), (None, 3));
+        assert_eq!(waiter.label, Label::of_this_process());
+        assert_eq!(backend.show(&key("b")).await.unwrap(), None);
+    });
+}
+
+#[test]
+fn list_goes_by_the_bytes_of_the_prefix() {
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let mut places = Vec::new();
+        for name in ["b%", "a/2", "A/3", "a/1", "b_", "é"] {
+            places.push(hold(&backend, claim(name)).await);
+        }
+        places.push(hold(&backend, short("a/dead", SECOND / 100)).await);
+        let names = async |prefix: &str| -> Vec<String> {
+            let listed = backend.list(prefix).await.unwrap();
+            listed.iter().map(|it| it.key.to_string()).collect()
+        };
+        while names("a/").await.len() != 2 {
+            lockkeeper_core::Clock::boot().sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(names("").await, ["A/3", "a/1", "a/2", "b%", "b_", "é"]);
+        assert_eq!(names("a/").await, ["a/1", "a/2"]);
+        assert_eq!(names("b%").await, ["b%"]);
+        assert_eq!(names("é").await, ["é"]);
+        assert_eq!(names("nothing").await, [""; 0]);
+    });
+}
+
+#[test]
+fn breaking_takes_the_lock_from_its_holders_and_gives_it_to_the_next() {
+    run(async {
+        let fixture = Fixture::new();
+        let (backend, operator) = (fixture.open().await, fixture.open().await);
+        let (mut one, _) = hold(&backend, room("s", 1, 2)).await;
+        let (mut two, second) = hold(&backend, room("s", 1, 2)).await;
+        let mut next = backend.enter(room("s", 2, 2));
+        waits(next.turn().await.unwrap());
+        let broken = operator.break_lock(&key("s")).await.unwrap();
+        assert_eq!(broken.len(), 2);
+        assert_eq!(broken[1].fence, Some(Fence::of_grant(second.counter)));
+        assert_eq!(one.renew().await.unwrap(), Renewal::Lost);
+        assert_eq!(two.renew().await.unwrap(), Renewal::Lost);
+        next.changed().await;
+        let grant = held(next.turn().await.unwrap());
+        assert!(second.counter < grant.counter);
+        two.leave().await.unwrap();
+        assert_eq!(held(next.turn().await.unwrap()).counter, grant.counter);
+        assert_eq!(operator.break_lock(&key("nothing")).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn the_cleaner_removes_what_dead_processes_left() {
+    run(async {
+        let fixture = Fixture::new();
+        let options = fixture.options().clean_every(SECOND / 50);
+        // Two cleaners at work must not disturb each other, nor the living.
+        let one = SqliteBackend::open(options.clone()).await.unwrap();
+        let two = SqliteBackend::open(options).await.unwrap();
+        let (mut living, _) = hold(&one, short("living", PATIENCE)).await;
+        let mut last = 0;
+        for number in 0..600 {
+            last = hold(&two, short(&format!("dead {number}"), SECOND / 100)).await.1.counter;
+        }
+        eventually("the dead are gone", || fixture.claims() == 1).await;
+        assert!(matches!(living.renew().await.unwrap(), Renewal::Held { .. }));
+        assert!(last < hold(&one, claim("dead 1")).await.1.counter);
+    });
+}
+
+#[test]
+fn the_doctor_names_what_endangers_locks() {
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let findings = backend.doctor().await.unwrap();
+        assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
+        let options = fixture.options().durability(Durability::Normal);
+        let weaker = SqliteBackend::open(options).await.unwrap();
+        std::fs::set_permissions(fixture.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
+        let findings = weaker.doctor().await.unwrap();
+        let warned: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Warning).collect();
+        assert_eq!(warned.len(), 2, "{findings:?}");
+        assert!(warned[0].what.contains("durability is normal"));
+        assert!(warned[1].what.contains("666"));
+    });
+}

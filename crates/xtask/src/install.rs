@@ -1,0 +1,43 @@
+//! Installing the real servers that tests start as child processes.
+
+use std::path::Path;
+
+use crate::shell;
+
+/// A file that tells whether a Debian package is there, and the package.
+const NEEDED: &[(&[&str], &str)] = &[
+    (&["/usr/bin/cc"], "build-essential"),
+    (&["/usr/bin/setpriv"], "util-linux"),
+    (&["/usr/bin/redis-server"], "redis-server"),
+    (&["/usr/bin/redis-cli"], "redis-tools"),
+    (&["/usr/bin/redis-sentinel"], "redis-sentinel"),
+    (&["/usr/sbin/mariadbd", "/usr/bin/mariadbd"], "mariadb-server"),
+    (&["/usr/lib/postgresql/15/bin/postgres", "/usr/lib/postgresql/17/bin/postgres"], "postgresql"),
+    (&["/usr/sbin/pgbouncer"], "pgbouncer"),
+    (&["/usr/bin/etcd"], "etcd-server"),
+    (&["/usr/bin/etcdctl"], "etcd-client"),
+    (&["/usr/share/java/zookeeper.jar"], "zookeeper"),
+    (&["/usr/bin/java"], "default-jre-headless"),
+];
+
+/// Install the packages that are missing. Needs root, or `sudo` that asks for no password.
+pub(crate) fn missing() -> Result<(), String> {
+    let there = |paths: &[&str]| paths.iter().any(|it| Path::new(it).exists());
+    let missing: Vec<&str> = NEEDED.iter().filter(|it| !there(it.0)).map(|it| it.1).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = missing.join(" ");
+    shell::say(&format!("xtask: installing {packages}"));
+    let root = shell::output("id", &["-u"])?.trim() == "0";
+    let (program, first): (&str, &[&str]) = if root { ("env", &[]) } else { ("sudo", &["-n", "env"]) };
+    let apt = |args: &[&str]| {
+        let mut words = first.to_vec();
+        words.extend(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q"]);
+        words.extend(args);
+        shell::step("apt-get", program, &words)
+    };
+    apt(&["update"])
+        .and_then(|()| apt(&[&["install", "--no-install-recommends"], missing.as_slice()].concat()))
+        .map_err(|it| format!("{it}\nhint: install them yourself, as root: apt-get install {packages}"))
+}

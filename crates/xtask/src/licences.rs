@@ -1,0 +1,88 @@
+//! Every dependency must have a licence that ours may be combined with, and the bare facade no client.
+
+use serde_json::Value;
+
+use crate::shell;
+
+/// As in `deny.toml`, which says the same to `cargo deny`.
+const ALLOWED: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT-0",
+    "MPL-2.0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+    "0BSD",
+];
+
+/// Crates that speak to a store; none may come in uninvited.
+const CLIENTS: &[&str] = &[
+    "redis",
+    "rusqlite",
+    "tokio-postgres",
+    "mysql_async",
+    "zookeeper-client",
+    "etcd-client",
+    "tonic",
+    "url",
+];
+
+pub(crate) fn check() -> Result<(), String> {
+    let text = shell::output("cargo", &["metadata", "--format-version", "1", "--all-features"])?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|it| format!("cargo metadata: {it}"))?;
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let bad: Vec<String> = packages.iter().filter_map(complaint).collect();
+    if !bad.is_empty() {
+        return Err(format!("licences we may not combine with ours:\n  {}", bad.join("\n  ")));
+    }
+    let tree = shell::output(
+        "cargo",
+        &["tree", "--package", "lockkeeper", "--edges", "normal", "--prefix", "none"],
+    )?;
+    let uninvited: Vec<&str> =
+        tree.lines().filter(|it| CLIENTS.iter().any(|name| it.split(' ').next() == Some(name))).collect();
+    if uninvited.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "default features of `lockkeeper` must pull in no client crate, but do: {}",
+        uninvited.join(", ")
+    ))
+}
+
+/// What is wrong with a package's licence, if anything.
+fn complaint(package: &Value) -> Option<String> {
+    let name = package["name"].as_str().unwrap_or("?");
+    let licence = package["license"].as_str().unwrap_or("none");
+    // One alternative of an OR must be allowed in all its parts.
+    let plain = licence.replace(['(', ')'], "").replace('/', " OR ");
+    let fine = plain.split(" OR ").any(|one| one.split(" AND ").all(|it| ALLOWED.contains(&it.trim())));
+    (!fine).then(|| format!("{name}: {licence}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_combinable_licences_pass() {
+        for fine in
+            ["MIT OR Apache-2.0", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"]
+        {
+            assert_eq!(complaint(&json!({ "name": "x", "license": fine })), None, "{fine}");
+        }
+        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "none"] {
+            assert!(complaint(&json!({ "name": "x", "license": bad })).is_some(), "{bad}");
+        }
+    }
+}

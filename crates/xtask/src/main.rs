@@ -1,0 +1,68 @@
+//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+
+mod bench;
+mod install;
+mod licences;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test           install what is missing, then check format, lints, tidy rules and docs, and run every test
+  test --quick   the same without servers to install and without release builds
+  bench [SUITE]  run the benchmarks and write docs/benchmarks.md
+  tidy           check the habits of this house
+  help           this text
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["test"] => install::missing().and_then(|()| test()),
+        ["test", "--quick"] => test(),
+        ["bench", suites @ ..] => bench::run(suites),
+        ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["help" | "--help"] | [] => {
+            shell::say(HELP);
+            Ok(())
+        }
+        _ => Err(format!("`{}` is no command\n\n{HELP}", words.join(" "))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            shell::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that must be true before a change may land, cheap things first.
+fn test() -> Result<(), String> {
+    shell::step("format", "cargo", &["fmt", "--all", "--check"])?;
+    tidy::check()?;
+    licences::check()?;
+    shell::step(
+        "lints",
+        "cargo",
+        &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
+    )?;
+    // Default features must compile alone too: no backend, no client crate.
+    shell::step(
+        "lints of the bare facade",
+        "cargo",
+        &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
+    )?;
+    shell::step("tests", "cargo", &["test", "--workspace", "--all-features", "--no-fail-fast"])?;
+    shell::step_with(
+        "docs",
+        "cargo",
+        &["doc", "--workspace", "--no-deps", "--all-features"],
+        "RUSTDOCFLAGS",
+        "-D warnings",
+    )
+}

@@ -1,0 +1,133 @@
+//! The habits of this house, as a check: taste that is not executed decays.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell;
+
+const FILE_LINES_MAX: usize = 500;
+/// Only the clock reads clocks; only these files speak the SPI's verbs on behalf of users.
+const SPI_CALLERS: &[&str] = &["backend.rs", "keeper.rs", "rounds.rs", "engine.rs"];
+
+pub(crate) fn check() -> Result<(), String> {
+    shell::say("xtask: tidy");
+    let root = root();
+    let mut complaints = Vec::new();
+    for file in files(&root, "rs") {
+        let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
+        let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+        rust_file(&name, &text, &mut complaints);
+    }
+    for file in files(&root, "md") {
+        let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
+        let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+        links(&root, &file, &name, &text, &mut complaints);
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// All files below `folder` with this ending, build output and hidden folders left out.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return found };
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if path.is_dir() {
+            if name != "target" && name != "out" && !name.starts_with('.') {
+                found.extend(files(&path, ending));
+            }
+        } else if path.extension().is_some_and(|it| it == ending) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn rust_file(name: &str, text: &str, complaints: &mut Vec<String>) {
+    let generated = text.contains("@generated");
+    // The test kit is for tests: whoever drops one of its futures is a test that ends.
+    let is_test =
+        name.contains("/tests") || name.contains("/examples/") || name.contains("lockkeeper-testkit/");
+    if !text.starts_with("//!") && !generated {
+        complaints.push(format!("{name}: the first line must say what the file is for (`//! …`)"));
+    }
+    let lines = text.lines().count();
+    if FILE_LINES_MAX < lines && !generated {
+        complaints.push(format!("{name}: {lines} lines; at most {FILE_LINES_MAX}: has it one subject?"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        if line.ends_with(' ') || line.contains('\t') && !generated {
+            complaints.push(format!("{name}:{}: trailing blank or tab", number + 1));
+        }
+        if line.trim_start().starts_with("#[ignore") {
+            complaints.push(format!("{name}:{}: a test is run or deleted, never ignored", number + 1));
+        }
+    }
+    if !is_test && !generated {
+        cancel_safety(name, text, complaints);
+    }
+    if name.contains("lockkeeper-core/src") && !SPI_CALLERS.iter().any(|it| name.ends_with(it)) {
+        for verb in ["turn_dyn(", "renew_dyn(", "leave_dyn(", "changed_dyn("] {
+            if text.contains(verb) {
+                complaints.push(format!("{name}: `{verb}…)`: only the keeper and the rounds call the SPI"));
+            }
+        }
+    }
+}
+
+/// Every public async function says what happens when its future is dropped.
+fn cancel_safety(name: &str, text: &str, complaints: &mut Vec<String>) {
+    let mut docs = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        if line.starts_with("///") {
+            docs.push_str(line);
+        } else if line.starts_with("pub async fn") {
+            if !docs.contains("# Cancel safety") {
+                complaints
+                    .push(format!("{name}:{}: say what dropping does under `# Cancel safety`", number + 1));
+            }
+            docs.clear();
+        } else if !line.starts_with("#[") {
+            docs.clear();
+        }
+    }
+}
+
+/// Links of a page to files of this repository must lead somewhere.
+fn links(root: &Path, file: &Path, name: &str, text: &str, complaints: &mut Vec<String>) {
+    for rest in text.split("](").skip(1) {
+        let target = rest.split([')', '#']).next().unwrap_or_default();
+        if target.is_empty() || target.contains(':') || target.contains(' ') {
+            continue;
+        }
+        let base = if target.starts_with('/') { root } else { file.parent().unwrap_or(root) };
+        if !base.join(target.trim_start_matches('/')).exists() {
+            complaints.push(format!("{name}: the link to `{target}` leads nowhere"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_house_is_tidy() {
+        check().unwrap();
+    }
+
+    #[test]
+    fn untidy_files_are_noticed() {
+        let mut complaints = Vec::new();
+        rust_file("x/src/a.rs", "fn a() {}\n", &mut complaints);
+        rust_file("x/src/b.rs", "//! B.\n/// Does.\npub async fn b() {}\n", &mut complaints);
+        rust_file("x/src/c.rs", "//! C.\n#[ignore]\n", &mut complaints);
+        rust_file("crates/lockkeeper-core/src/guard.rs", "//! D.\nx.turn_dyn();\n", &mut complaints);
+        assert_eq!(complaints.len(), 4, "{complaints:?}");
+    }
+}
