@@ -5,6 +5,7 @@
 //! [`backend`].
 
 mod acquire;
+pub mod admission;
 pub mod backend;
 mod background;
 pub mod claim;
@@ -24,6 +25,7 @@ pub mod node;
 pub mod observe;
 mod owner;
 mod queue;
+pub mod record;
 mod request;
 mod rounds;
 mod tenure;

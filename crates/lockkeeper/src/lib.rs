@@ -32,9 +32,13 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(feature = "etcd")]
+pub use lockkeeper_etcd as etcd;
 #[cfg(feature = "redis")]
 pub use lockkeeper_redis as redis;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
+#[cfg(feature = "zookeeper")]
+pub use lockkeeper_zookeeper as zookeeper;
