@@ -8,6 +8,7 @@ mod acquire;
 pub mod admission;
 pub mod backend;
 mod background;
+pub mod buckets;
 pub mod claim;
 pub mod clock;
 mod engine;
