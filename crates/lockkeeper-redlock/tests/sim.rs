@@ -1,5 +1,7 @@
 //! Redlock under the simulation: processes with a bad network to every node, paused and killed, by seeds.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and tells how much happened")]
+
 use std::time::Duration;
 
 use lockkeeper_core::backend::Backend;
@@ -24,7 +26,7 @@ fn run(seed: u64, nodes: usize) -> Result<Report, String> {
         let nodes = stores.nodes().map(|it| way.to(it.clone())).collect();
         let mut options = Options::default().clock(way.clock()).spawner(way.spawner()).seed(seed);
         // The default is short for such a network, which is a good test; patience gives more grants.
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             options = options.node_timeout(Duration::from_millis(80));
         }
         let redlock = Redlock::lazy(nodes, options).unwrap();
