@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Why two rounds order the fences: the majorities that confirmed two grants share a node. It held first the one,
-//! then the other, and told the second of a larger counter than it had confirmed to the first. `tests/model.rs` shows what happens without the second round, and without the restart guard.
+//! then the other, and told the second of a larger counter than it had confirmed to the first. `tests/model` shows what happens without the second round, and without the restart guard.
 //!
 //! Every attempt has an id of its own, so that a call of an earlier attempt which is still under way can
 //! neither take nor give back anything for this one.
@@ -284,9 +284,10 @@ impl<B: Node> Place for RedlockPlace<B> {
             Turn::Wait { .. } => None,
         });
         let (yes, counter) = (grants.clone().count(), grants.max().unwrap_or(0));
-        let (counter, confirmed) = match self.shared.majority() <= yes {
-            true => self.settle(&given, counter).await,
-            false => (counter, Vec::new()),
+        let (counter, confirmed) = if self.shared.majority() <= yes {
+            self.settle(&given, counter).await
+        } else {
+            (counter, Vec::new())
         };
         let standings: Vec<_> = confirmed.iter().map(Say::standing).collect();
         if let Some(what) = quorum::same_server(&standings) {

@@ -1,4 +1,5 @@
 //! Redlock over real, independent Redis servers: the suite, and servers that are killed, stopped, restarted.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! Redlock under the simulation: processes with a bad network to every node, paused and killed, by seeds.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use std::time::Duration;
 
