@@ -2,10 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use lockkeeper::Key;
+use lockkeeper::{Config, Key};
 
 use crate::exit::{self, Failure, Result};
 use crate::help;
@@ -24,6 +25,10 @@ pub(crate) struct Cli {
     /// Where the locks live, for example `sqlite:PATH` [default: a file in your state folder]
     #[arg(long, global = true, value_name = "URL", env = "LOCKKEEPER_URL", hide_env_values = true, long_help = help::URL)]
     pub(crate) url: Option<String>,
+
+    /// Settings for this program and for others [default: `lockkeeper.toml` in this folder, if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "LOCKKEEPER_CONFIG", long_help = help::CONFIG)]
+    pub(crate) config: Option<PathBuf>,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -46,12 +51,28 @@ pub(crate) enum Command {
     /// Tell which settings of the store endanger locks
     #[command(after_help = help::DOCTOR)]
     Doctor(Json),
+    /// See locks at work
+    #[command(subcommand)]
+    Demo(crate::demo::Demo),
+    /// Look at the settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print a completion script for a shell
     #[command(after_help = help::COMPLETIONS)]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Read all settings and say what is wrong with them
+    #[command(after_help = help::CONFIG_CHECK)]
+    Check,
+    /// Print all settings and where they come from, without secrets
+    #[command(after_help = help::CONFIG_SHOW)]
+    Show,
 }
 
 #[derive(Debug, Args)]
@@ -65,8 +86,9 @@ pub(crate) struct Run {
     pub(crate) wait: Option<Duration>,
 
     /// How long the store keeps the lock without hearing from us; it is renewed at a third of this
-    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true, default_value = "10s")]
-    pub(crate) ttl: Duration,
+    /// [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
 
     /// Hold the lock at most this long, then stop the command and exit with 76 [default: no limit]
     #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
@@ -97,6 +119,17 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// What the command line leaves open is as the configuration has it.
+    pub(crate) fn adopt(&mut self, config: &Config) {
+        self.ttl = self.ttl.or(config.ttl());
+        self.max_hold = self.max_hold.or(config.max_hold());
+        self.wait = self.wait.or(config.wait());
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl.unwrap_or(Duration::from_secs(10))
+    }
+
     pub(crate) fn key(&self) -> Result<Key> {
         key(self.name.as_deref().or(self.dashed.as_deref()).unwrap_or_default())
     }
@@ -209,7 +242,7 @@ mod tests {
         let run = run(&["--ttl", "5s", "a b", "--", "ls", "--url", "-l", "--", "x"]).unwrap();
         assert_eq!(run.key().unwrap().as_str(), "a b");
         assert_eq!(run.command, ["ls", "--url", "-l", "--", "x"]);
-        assert_eq!(run.ttl, Duration::from_secs(5));
+        assert_eq!(run.ttl(), Duration::from_secs(5));
     }
 
     #[test]

@@ -6,6 +6,38 @@ Without it: the file $XDG_STATE_HOME/lockkeeper/locks.db or, if that variable is
 ~/.local/state/lockkeeper/locks.db. A URL with a password belongs into the environment
 variable: every user of a machine can read command lines";
 
+pub(crate) const CONFIG: &str = "\
+A file of settings, the same one that programs with the library read: the store, ttl, wait
+and more. Without it: `lockkeeper.toml` in the current folder, if there is one. Variables
+such as LOCKKEEPER_TTL are stronger than the file, options are stronger than both";
+
+pub(crate) const CONFIG_CHECK: &str = "\
+Examples:
+  lockkeeper config check                         what this folder and its variables say
+  lockkeeper --config /etc/shop.toml config check
+
+Every key is checked, and every secret must be there. The store is not asked; `lockkeeper
+doctor` does that. Exit codes: 0 all is well, 64 something is wrong.";
+
+pub(crate) const CONFIG_SHOW: &str = "\
+Examples:
+  lockkeeper config show
+  LOCKKEEPER_TTL=3s lockkeeper config show
+
+Passwords are shown as ***. Exit codes: 0 shown, 64 something is wrong.";
+
+pub(crate) const FLASH_SALE: &str = "\
+Examples:
+  lockkeeper demo flash-sale
+  lockkeeper demo flash-sale --instances 8 --buyers 5000 --stock 500
+  lockkeeper demo flash-sale --strategy no-lock --strategy lockkeeper
+
+Everything happens in a temporary folder: an SQLite database for the stock, and files for
+the locks. Your own locks are not touched. What was sold is read from the database
+afterwards. WAIT is the time from opening the shop to a buyer's answer; LOCK TRIPS and DB
+TRIPS are questions to the store of locks and to the database for each order.
+Exit codes: 0 shown, 1 a strategy that promises not to oversell did.";
+
 pub(crate) const MAIN: &str = "\
 Examples:
   lockkeeper run nightly-report -- ./report.sh        wait for the lock, then run

@@ -2,6 +2,8 @@
 
 mod args;
 mod break_lock;
+mod config;
+mod demo;
 mod doctor;
 mod exit;
 mod help;
@@ -22,8 +24,9 @@ use exit::{Failure, Result};
 use store::Target;
 
 fn main() -> ExitCode {
-    // The two helpers of `run` are not for people: they are kept out of the command line's own grammar.
-    if let Some(code) = run::helper(std::env::args_os().skip(1)) {
+    // Helper processes are not for people: they are kept out of the command line's own grammar.
+    let args = || std::env::args_os().skip(1);
+    if let Some(code) = run::helper(args()).or_else(|| demo::helper(args())) {
         return ExitCode::from(code);
     }
     let cli = match Cli::try_parse() {
@@ -37,14 +40,22 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn answer(cli: Cli) -> Result<u8> {
+fn answer(mut cli: Cli) -> Result<u8> {
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
         output::data(&String::from_utf8_lossy(&script))?;
         return Ok(0);
     }
-    let target = Target::choose(cli.url)?;
+    let config = config::load(cli.config.as_deref())?;
+    let target = Target::choose(cli.url, config.clone());
+    if let Command::Config(command) = cli.command {
+        return config::config(command, &config, target);
+    }
+    if let Command::Run(args) = &mut cli.command {
+        args.adopt(&config);
+    }
+    let target = target?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -56,7 +67,8 @@ fn answer(cli: Cli) -> Result<u8> {
             Command::Show(args) => show::show(&target, args).await,
             Command::Break(args) => break_lock::break_lock(&target, args).await,
             Command::Doctor(args) => doctor::doctor(&target, *args).await,
-            Command::Completions { .. } => Ok(0),
+            Command::Demo(args) => demo::demo(args).await,
+            Command::Completions { .. } | Command::Config(_) => Ok(0),
         }
     })
 }

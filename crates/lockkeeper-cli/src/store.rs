@@ -5,7 +5,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use lockkeeper::Store;
+use lockkeeper::{Config, Store};
 
 use crate::exit::{self, Failure, Result};
 use crate::text;
@@ -15,19 +15,23 @@ pub(crate) struct Target {
     url: String,
     /// The folder to make first, if the URL is our own choice.
     folder: Option<PathBuf>,
+    config: Config,
 }
 
 impl Target {
-    /// The given URL, or the default one.
-    pub(crate) fn choose(given: Option<String>) -> Result<Self> {
+    /// The given URL, or the configured one, or the default one.
+    pub(crate) fn choose(given: Option<String>, config: Config) -> Result<Self> {
         // An empty variable is how a shell script unsets one.
         if let Some(url) = given.filter(|it| !it.is_empty()) {
-            return Ok(Target { url, folder: None });
+            return Ok(Target { url, folder: None, config });
+        }
+        if config.names_a_store() {
+            return Ok(Target { url: config.url()?, folder: None, config });
         }
         let folder = state_folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))?;
         let url = url_of(&folder.join("locks.db"))?;
         let folder = Some(folder);
-        Ok(Target { url, folder })
+        Ok(Target { url, folder, config })
     }
 
     /// The URL, fit to print.
@@ -45,7 +49,8 @@ impl Target {
                     .or_hint(|| "make it yourself, or name a store with --url or LOCKKEEPER_URL".into())
             })?;
         }
-        lockkeeper::open(&self.url).await.map_err(|error| self.failure(error))
+        let store = lockkeeper::open(&self.url).await.map_err(|error| self.failure(error))?;
+        Ok(Store { locker: self.config.apply(store.locker), inspect: store.inspect })
     }
 
     /// A failure of this store, with a word on which store that is.
@@ -113,7 +118,7 @@ mod tests {
     #[test]
     fn a_secret_with_a_blank_is_hidden_too() {
         let url = "redis://u:my pass@host".to_owned();
-        let target = Target { url, folder: None };
+        let target = Target { url, folder: None, config: Config::default() };
         let failure =
             target.failure(Failure::new(exit::UNREACHABLE, "no answer from redis://u:my pass@host"));
         assert!(!failure.lines().contains("pass@"), "{}", failure.lines());

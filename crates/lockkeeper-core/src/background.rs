@@ -96,13 +96,15 @@ impl Background {
         }
     }
 
-    /// Block this thread on a future.
+    /// Block this thread on a future. Its timers are our own runtime's: those of a runtime whose worker we
+    /// block might never fire.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _entered = self.own.get().map(|it| it.handle.enter());
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut cx = Context::from_waker(&waker);
         loop {
-            if let Poll::Ready(out) = self.with_runtime(|| future.as_mut().poll(&mut cx)) {
+            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
                 return out;
             }
             std::thread::park();

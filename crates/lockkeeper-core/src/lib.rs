@@ -5,8 +5,10 @@
 //! [`backend`].
 
 mod acquire;
+pub mod admission;
 pub mod backend;
 mod background;
+pub mod buckets;
 pub mod claim;
 pub mod clock;
 mod engine;
@@ -24,6 +26,7 @@ pub mod node;
 pub mod observe;
 mod owner;
 mod queue;
+pub mod record;
 mod request;
 mod rounds;
 mod tenure;

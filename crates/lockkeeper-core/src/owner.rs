@@ -57,6 +57,11 @@ impl Owner {
         CURRENT.scope(self.clone(), future).await
     }
 
+    /// [`scope`](Owner::scope) for code that does not await: all requests within `work` are this owner's.
+    pub fn scope_blocking<T>(&self, work: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(self.clone(), work)
+    }
+
     /// The owner of the running task, if it runs in a [`scope`](Owner::scope).
     pub fn current() -> Option<Owner> {
         CURRENT.try_with(Owner::clone).ok()

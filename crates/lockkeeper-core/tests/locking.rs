@@ -235,3 +235,14 @@ async fn idle_keys_leave_the_map() {
     }
     assert_eq!((locker.lines(), store.len()), (0, 0));
 }
+
+#[tokio::test]
+async fn a_bounded_wait_on_a_blocked_worker_ends_too() {
+    let (here, there) = two_processes();
+    let _guard = here.lock("k").await.unwrap();
+    // The only worker of this test's runtime is blocked, so its timers stand still.
+    let local = here.lock("k").wait_at_most(MILLIS_20).blocking().unwrap_err();
+    assert!(matches!(local, Error::TimedOut { stage: Stage::Local, .. }), "{local}");
+    let remote = there.lock("k").wait_at_most(MILLIS_20).blocking().unwrap_err();
+    assert!(matches!(remote, Error::TimedOut { stage: Stage::Remote, .. }), "{remote}");
+}

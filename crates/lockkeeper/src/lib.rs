@@ -16,14 +16,26 @@
 //! # }
 //! ```
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[path = "locked.rs"]
+pub mod __private;
+#[cfg(feature = "config")]
+pub mod config;
 mod connect;
+mod process;
 
+#[cfg(feature = "config")]
+pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
-pub use lockkeeper_core::observe;
 pub use lockkeeper_core::{
     Attempt, Error, Fence, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost, LostReason, Owner,
     Result, Stage, Timings,
 };
+pub use lockkeeper_core::{buckets, observe};
+#[cfg(feature = "macros")]
+pub use lockkeeper_macros::locked;
+pub use process::{default_locker, set_default};
 
 /// For authors of backends and tools: the traits below the locker.
 pub mod spi {
@@ -32,5 +44,15 @@ pub mod spi {
     pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
 }
 
+#[cfg(feature = "cache")]
+pub use lockkeeper_cache as cache;
+#[cfg(feature = "etcd")]
+pub use lockkeeper_etcd as etcd;
+#[cfg(feature = "redis")]
+pub use lockkeeper_redis as redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
+#[cfg(feature = "zookeeper")]
+pub use lockkeeper_zookeeper as zookeeper;

@@ -69,7 +69,7 @@ async fn ask(request: LockRequest, attempt: bool) -> lockkeeper::Result<Option<G
 }
 
 fn request(locker: &Locker, key: &Key, args: &Run) -> LockRequest {
-    let mut request = locker.lock_key(Ok(key.clone())).ttl(args.ttl).owner(&Owner::new(user()));
+    let mut request = locker.lock_key(Ok(key.clone())).ttl(args.ttl()).owner(&Owner::new(user()));
     if let Some(note) = &args.note {
         request = request.note(note);
     }

@@ -72,7 +72,7 @@ impl<'a> Watch<'a> {
             job,
             warden,
             terminal,
-            plan: Plan::new(args.ttl.min(max_hold)),
+            plan: Plan::new(args.ttl().min(max_hold)),
             max_hold,
             held_since: clock.now(),
             phase: Phase::Running,

@@ -62,7 +62,7 @@ impl Store {
 /// `lockkeeper ARG…` with no store named.
 pub(crate) fn lockkeeper<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-    command.args(args).env_remove("LOCKKEEPER_URL").stdin(Stdio::null());
+    command.args(args).env_remove("LOCKKEEPER_URL").env_remove("LOCKKEEPER_CONFIG").stdin(Stdio::null());
     command
 }
 

@@ -13,6 +13,13 @@
 //! an order, and the checker must find it: otherwise it would prove nothing.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::struct_excessive_bools,
+    reason = "a model check that fails says where, and its precautions are switches"
+)]
+
 mod protocol;
 mod world;
 

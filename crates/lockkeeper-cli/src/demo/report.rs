@@ -1,0 +1,152 @@
+//! How a sale went: the books, the speed, and whether the promise was kept.
+
+use std::time::Duration;
+
+use lockkeeper::spi::Moment;
+use serde::Serialize;
+
+use crate::demo::books::Balance;
+use crate::demo::instance::Account;
+use crate::demo::strategy::Strategy;
+use crate::output;
+
+/// One row of the table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) strategy: Strategy,
+    stock: u64,
+    pub(crate) sold: u64,
+    /// Pieces sold that did not exist.
+    pub(crate) oversold: u64,
+    /// Sales that the stock does not know of: it is larger than what is left after all orders.
+    unbooked: u64,
+    /// Buyers who were told neither yes nor no.
+    failed: u64,
+    pub(crate) orders_per_second: f64,
+    wait_p50_ms: f64,
+    wait_p99_ms: f64,
+    lock_trips_per_order: f64,
+    book_trips_per_order: f64,
+    #[serde(skip)]
+    gathered: Gathered,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    waits_us: Vec<u64>,
+    lock_trips: u64,
+    book_trips: u64,
+    span: Duration,
+}
+
+impl Report {
+    pub(crate) fn new(strategy: Strategy, stock: u32) -> Self {
+        Report {
+            strategy,
+            stock: stock.into(),
+            sold: 0,
+            oversold: 0,
+            unbooked: 0,
+            failed: 0,
+            orders_per_second: 0.0,
+            wait_p50_ms: 0.0,
+            wait_p99_ms: 0.0,
+            lock_trips_per_order: 0.0,
+            book_trips_per_order: 0.0,
+            gathered: Gathered::default(),
+        }
+    }
+
+    /// Take in what one instance says.
+    pub(crate) fn add(&mut self, account: Account, started: Moment) {
+        let Gathered { waits_us, lock_trips, book_trips, span } = &mut self.gathered;
+        waits_us.extend(account.waits_us);
+        *lock_trips += account.lock_trips;
+        *book_trips += account.book_trips;
+        *span = (*span).max(Moment::from_nanos(account.last_sale_ns) - started);
+        self.failed += account.failed;
+    }
+
+    /// Compare with the books.
+    pub(crate) fn check(&mut self, balance: &Balance) {
+        let gathered = &mut self.gathered;
+        self.sold = balance.orders;
+        self.oversold = balance.orders.saturating_sub(self.stock);
+        let booked = i64::try_from(self.stock).unwrap_or(i64::MAX) - balance.left;
+        self.unbooked = balance.orders.abs_diff(u64::try_from(booked).unwrap_or(0));
+        gathered.waits_us.sort_unstable();
+        self.wait_p50_ms = at(&gathered.waits_us, 50);
+        self.wait_p99_ms = at(&gathered.waits_us, 99);
+        let orders = as_f64(self.sold.max(1));
+        self.lock_trips_per_order = as_f64(gathered.lock_trips) / orders;
+        self.book_trips_per_order = as_f64(gathered.book_trips) / orders;
+        if !gathered.span.is_zero() {
+            self.orders_per_second = as_f64(self.sold) / gathered.span.as_secs_f64();
+        }
+    }
+
+    /// Whether all pieces, and no more, were sold, as far as there were buyers who got an answer.
+    pub(crate) fn is_right(&self) -> bool {
+        let wanted = (self.gathered.waits_us.len() as u64).saturating_sub(self.failed).min(self.stock);
+        self.oversold == 0 && self.unbooked == 0 && wanted <= self.sold
+    }
+
+    fn verdict(&self) -> String {
+        match (self.oversold, self.unbooked) {
+            (0, 0) if self.is_right() => "right".into(),
+            (0, 0) => format!("{} left over", self.stock.saturating_sub(self.sold)),
+            (0, unbooked) => format!("WRONG: {unbooked} not booked"),
+            (oversold, _) => format!("WRONG: {oversold} too many"),
+        }
+    }
+
+    pub(crate) fn in_a_line(&self) -> String {
+        let (name, sold, speed) = (self.strategy.name(), self.sold, self.orders_per_second);
+        format!("{name}: {sold} sold of {}, {speed:.0} orders per second: {}", self.stock, self.verdict())
+    }
+}
+
+/// All rows.
+pub(crate) fn table(reports: &[Report]) -> String {
+    let heading = [
+        "STRATEGY",
+        "SOLD",
+        "OVERSOLD",
+        "FAILED",
+        "ORDERS/S",
+        "WAIT P50",
+        "WAIT P99",
+        "LOCK TRIPS",
+        "DB TRIPS",
+        "BOOKS",
+    ];
+    let rows: Vec<_> = reports
+        .iter()
+        .map(|it| {
+            [
+                it.strategy.name().to_owned(),
+                it.sold.to_string(),
+                it.oversold.to_string(),
+                it.failed.to_string(),
+                format!("{:.0}", it.orders_per_second),
+                format!("{:.0} ms", it.wait_p50_ms),
+                format!("{:.0} ms", it.wait_p99_ms),
+                format!("{:.2}", it.lock_trips_per_order),
+                format!("{:.2}", it.book_trips_per_order),
+                it.verdict(),
+            ]
+        })
+        .collect();
+    output::table(heading, &rows)
+}
+
+/// A percentile in milliseconds.
+fn at(sorted_us: &[u64], percent: usize) -> f64 {
+    let index = (sorted_us.len() * percent / 100).min(sorted_us.len().saturating_sub(1));
+    sorted_us.get(index).map_or(0.0, |it| as_f64(*it) / 1000.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody reads the seventeenth digit")]
+fn as_f64(it: u64) -> f64 {
+    it as f64
+}

@@ -1,0 +1,287 @@
+//! The function that `#[locked]` makes of the one it stands on.
+//!
+//! ```text
+//! async fn place(id: u64) -> R {          fn place(id: u64) -> R {
+//!     caller = the owner, or a new one        caller = the owner, or a new one
+//!     guard  = obtain, else answer            guard  = obtain, else answer
+//!     out    = run(body), stopped if lost     out    = body()
+//!     release, answer out                     release; lost? answer that : out
+//! }                                       }
+//! ```
+//!
+//! The body becomes a future of its own that is pinned where it is made: handing it on by value would double
+//! the size of every caller's future with each level of nesting.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned as _;
+use syn::{Block, Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type};
+
+use crate::options::Options;
+
+pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream> {
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    check(options, function)?;
+    let lk = options.krate.as_ref().map_or_else(|| quote!(::lockkeeper), |it| quote!(#it));
+    let answer = Answer::new(options, &sig.output, sig.ident.span(), &lk);
+    let request = request(options, &sig.ident, &lk);
+    let bind = options.guard.as_ref().map(|it| quote!(let #it = &__lockkeeper_guard;));
+    let is_async = sig.asyncness.is_some();
+    let rest = if is_async {
+        awaiting(&answer, bind.as_ref(), block)
+    } else {
+        blocking(&answer, bind.as_ref(), block)
+    };
+    Ok(quote!(#(#attrs)* #vis #sig { #request #rest }))
+}
+
+/// The rest of an `async` function, after its request.
+fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
+    let Answer { options, lk, .. } = answer;
+    let obtain = if options.attempt { quote!(attempt) } else { quote!(obtain) };
+    let (on_refusal, on_loss, hint) = (answer.on_refusal(), answer.on_loss(), answer.hint());
+    quote! {
+        let __lockkeeper_guard = match #lk::__private::#obtain(__lockkeeper_request).await {
+            ::core::result::Result::Ok(it) => it,
+            ::core::result::Result::Err(__lockkeeper_error) => return #on_refusal,
+        };
+        let __lockkeeper_out = {
+            #bind
+            let __lockkeeper_body = ::core::pin::pin!(async move { #hint #block });
+            __lockkeeper_caller.run(&__lockkeeper_guard, __lockkeeper_body).await
+        };
+        match __lockkeeper_out {
+            ::core::result::Result::Ok(it) => {
+                #lk::__private::release(__lockkeeper_guard).await;
+                it
+            }
+            ::core::result::Result::Err(__lockkeeper_error) => #on_loss,
+        }
+    }
+}
+
+/// The rest of a function that does not await.
+fn blocking(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
+    let Answer { options, lk, .. } = answer;
+    let obtain = if options.attempt { quote!(attempt_blocking) } else { quote!(obtain_blocking) };
+    let (on_refusal, on_loss) = (answer.on_refusal(), answer.on_loss());
+    let arrow = answer.known.as_ref().map(|it| quote!(-> #it));
+    let there = at(lk, answer.at);
+    let no_future = quote_spanned!(answer.at=> #there::__private::answer_is_no_future(&__lockkeeper_out));
+    quote! {
+        let __lockkeeper_guard = match #lk::__private::#obtain(__lockkeeper_request) {
+            ::core::result::Result::Ok(it) => it,
+            ::core::result::Result::Err(__lockkeeper_error) => return #on_refusal,
+        };
+        let __lockkeeper_out = {
+            #bind
+            __lockkeeper_caller.run_blocking(move || #arrow #block)
+        };
+        #no_future;
+        match #lk::__private::release_blocking(__lockkeeper_guard) {
+            ::core::result::Result::Ok(()) => __lockkeeper_out,
+            ::core::result::Result::Err(__lockkeeper_error) => #on_loss,
+        }
+    }
+}
+
+/// What cannot work, said where it stands.
+fn check(options: &Options, function: &ItemFn) -> Result<()> {
+    let sig = &function.sig;
+    if let Some(it) = &sig.constness {
+        return Err(Error::new(it.span(), "a `const fn` cannot take a lock"));
+    }
+    if sig.asyncness.is_none()
+        && let ReturnType::Type(_, output) = &sig.output
+        && names_a_future(output)
+    {
+        let text = "this function only makes a future, so the lock would be given back before the future \
+            runs; write `async fn`; under `#[async_trait]`, let the method call a locked function";
+        return Err(Error::new(output.span(), text));
+    }
+    let answers_nothing = match &sig.output {
+        ReturnType::Default => Some(sig.ident.span()),
+        ReturnType::Type(_, it) => matches!(&**it, Type::Tuple(it) if it.elems.is_empty()).then(|| it.span()),
+    };
+    if let Some(at) = answers_nothing
+        && options.or.is_none()
+        && options.or_else.is_none()
+    {
+        let text = "this function returns nothing, so it cannot tell that the lock was not obtained; \
+            return a `Result` with an error that is `From<lockkeeper::Error>`, or say `or = ()` to skip \
+            the body silently, or `or_else = |error| …`";
+        return Err(Error::new(at, text));
+    }
+    guard_is_no_argument(options, function)
+}
+
+/// An argument of the guard's name would be hidden by it, which nobody means.
+fn guard_is_no_argument(options: &Options, function: &ItemFn) -> Result<()> {
+    let Some(guard) = &options.guard else { return Ok(()) };
+    let same = function.sig.inputs.iter().find_map(|it| match it {
+        FnArg::Typed(it) => match &*it.pat {
+            Pat::Ident(it) if it.ident == *guard => Some(it.ident.span()),
+            _ => None,
+        },
+        FnArg::Receiver(_) => None,
+    });
+    match same {
+        Some(_) => {
+            Err(Error::new(guard.span(), "an argument has this name already; call the guard otherwise"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// `impl Future`, `dyn Future` and the usual boxes of them. What hides behind other names is refused by the type
+/// checker, less kindly.
+fn names_a_future(output: &Type) -> bool {
+    let bound =
+        |it: &syn::TypeParamBound| matches!(it, syn::TypeParamBound::Trait(it) if ends(&it.path, "Future"));
+    match output {
+        Type::ImplTrait(it) => it.bounds.iter().any(bound),
+        Type::TraitObject(it) => it.bounds.iter().any(bound),
+        Type::Paren(it) => names_a_future(&it.elem),
+        Type::Path(it) => {
+            if ends(&it.path, "BoxFuture") || ends(&it.path, "LocalBoxFuture") {
+                return true;
+            }
+            let Some(last) = it.path.segments.last() else { return false };
+            let (is_box, PathArguments::AngleBracketed(arguments)) =
+                (last.ident == "Pin" || last.ident == "Box", &last.arguments)
+            else {
+                return false;
+            };
+            is_box
+                && arguments
+                    .args
+                    .iter()
+                    .any(|it| matches!(it, GenericArgument::Type(it) if names_a_future(it)))
+        }
+        _ => false,
+    }
+}
+
+fn ends(path: &syn::Path, name: &str) -> bool {
+    path.segments.last().is_some_and(|it| it.ident == name)
+}
+
+/// Who asks, in which locker, for what.
+fn request(options: &Options, function: &syn::Ident, lk: &TokenStream) -> TokenStream {
+    let system = options.system.as_ref().map_or_else(
+        || quote!(#lk::__private::system()),
+        |it| {
+            let text = quote_spanned!(it.span()=> ::core::convert::AsRef::<str>::as_ref(&#it));
+            quote!(::core::option::Option::Some(#text))
+        },
+    );
+    let words = match (&options.format, &options.name, &options.key) {
+        (Some((text, arguments)), ..) => {
+            quote_spanned!(text.span()=> ::core::format_args!(#text #(, #arguments)*))
+        }
+        (None, Some(name), Some(key)) => {
+            // `{}` of the key alone carries the key's span, so that a missing `Display` is shown there.
+            let key = quote_spanned!(key.span()=> ::core::format_args!("{}", #key));
+            quote!(::core::format_args!("{}:{}", #name, #key))
+        }
+        (None, name, _) => quote!(::core::format_args!("{}", #name)),
+    };
+    let locker = options.locker.as_ref().map_or_else(
+        || quote!(#lk::default_locker()),
+        |it| {
+            let it = quote_spanned!(it.span()=> { let it: &#lk::Locker = &#it; it });
+            quote!(::core::result::Result::Ok(#it))
+        },
+    );
+    let [wait, ttl, max_hold] = [&options.wait, &options.ttl, &options.max_hold].map(|it| {
+        let none = || quote!(::core::option::Option::None);
+        it.as_ref().map_or_else(none, |it| quote!(::core::option::Option::Some(#it)))
+    });
+    let function = function.to_string();
+    quote! {
+        let __lockkeeper_caller =
+            #lk::__private::Caller::new(::core::concat!(::core::module_path!(), "::", #function));
+        let __lockkeeper_request = __lockkeeper_caller.request(
+            #locker,
+            #lk::__private::key(#system, #words),
+            #lk::__private::Spans { wait: #wait, ttl: #ttl, max_hold: #max_hold },
+        );
+    }
+}
+
+/// What the function answers without its body.
+struct Answer<'a> {
+    options: &'a Options,
+    lk: &'a TokenStream,
+    /// The return type, unless it holds an `impl Trait`, which cannot be written inside a function.
+    known: Option<TokenStream>,
+    is_result: bool,
+    at: Span,
+}
+
+impl<'a> Answer<'a> {
+    fn new(options: &'a Options, output: &ReturnType, name: Span, lk: &'a TokenStream) -> Self {
+        match output {
+            ReturnType::Default => {
+                Answer { options, lk, known: Some(quote!(())), is_result: false, at: name }
+            }
+            ReturnType::Type(_, output) => {
+                let text = quote!(#output);
+                let known = (!holds_impl(text.clone())).then_some(text);
+                let is_result = matches!(&**output, Type::Path(it)
+                    if it.path.segments.last().is_some_and(|it| it.ident.to_string().ends_with("Result")));
+                Answer { options, lk, known, is_result, at: output.span() }
+            }
+        }
+    }
+
+    fn on_refusal(&self) -> TokenStream {
+        match (&self.options.or, &self.options.or_else) {
+            (Some(value), _) => quote!({ ::core::mem::drop(__lockkeeper_error); #value }),
+            (_, Some(function)) => {
+                let lk = at(self.lk, function.span());
+                quote_spanned!(function.span()=> #lk::__private::or_else(__lockkeeper_error, #function))
+            }
+            _ => self.error(),
+        }
+    }
+
+    fn on_loss(&self) -> TokenStream {
+        if self.options.or.is_some() && self.is_result { self.error() } else { self.on_refusal() }
+    }
+
+    fn error(&self) -> TokenStream {
+        let lk = at(self.lk, self.at);
+        let named = self.known.as_ref().map(|it| quote!(::<#it>));
+        quote_spanned!(self.at=> #lk::__private::failed #named (__lockkeeper_error))
+    }
+
+    /// Tells the compiler what an `async` block answers, for `?` and `return` inside.
+    fn hint(&self) -> Option<TokenStream> {
+        let known = self.known.as_ref()?;
+        Some(quote! {
+            #[allow(unreachable_code, unused_variables)]
+            if false {
+                let __lockkeeper_hint: #known = loop {};
+                return __lockkeeper_hint;
+            }
+        })
+    }
+}
+
+/// The same path, as if it stood there: errors about a call point at the beginning of its path.
+fn at(path: &TokenStream, span: Span) -> TokenStream {
+    let moved = path.clone().into_iter().map(|mut it| {
+        it.set_span(it.span().located_at(span));
+        it
+    });
+    moved.collect()
+}
+
+fn holds_impl(tokens: TokenStream) -> bool {
+    tokens.into_iter().any(|it| match it {
+        proc_macro2::TokenTree::Ident(it) => it == "impl",
+        proc_macro2::TokenTree::Group(it) => holds_impl(it.stream()),
+        _ => false,
+    })
+}

@@ -1,0 +1,85 @@
+//! What the whole process shares: its locker and the name of the system it belongs to.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use lockkeeper_core::{Error, Locker, Result};
+
+/// The first use settles it for good: one process must not take the same lock under two names.
+static SYSTEM: OnceLock<Option<String>> = OnceLock::new();
+static LOCKER: OnceLock<Locker> = OnceLock::new();
+/// Both are set together or not at all.
+static SETTING: Mutex<()> = Mutex::new(());
+
+/// Make this the process-wide locker, and this the system whose name begins the id of every
+/// `#[locked]` function's lock. Once per process, before the first of those functions is called.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is a process-wide locker already, if locks were taken under another system
+/// name before, or if `system` is no [system name](check_system).
+pub fn set_default(locker: Locker, system: Option<&str>) -> Result<()> {
+    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if LOCKER.get().is_some() {
+        return Err(Error::invalid(
+            "the process has its locker already; set it once, where the program begins",
+        ));
+    }
+    system.map_or(Ok(()), check_system)?;
+    if SYSTEM.get_or_init(|| system.map(str::to_owned)).as_deref() != system {
+        return Err(Error::invalid(
+            "locks were taken without this system name before; set the process's locker where the program begins",
+        ));
+    }
+    let _ = LOCKER.set(locker);
+    Ok(())
+}
+
+/// The process-wide locker.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is none yet.
+pub fn default_locker() -> Result<&'static Locker> {
+    LOCKER.get().ok_or_else(|| {
+        Error::invalid(
+            "the process has no locker yet; where the program begins, call `lockkeeper::init().await` to \
+             read its configuration or `lockkeeper::set_default`, or name one with `locker = …`",
+        )
+    })
+}
+
+/// The system this process belongs to.
+#[cfg_attr(
+    not(feature = "macros"),
+    expect(dead_code, reason = "only ids that the macro makes begin with it")
+)]
+pub(crate) fn system() -> Option<&'static str> {
+    SYSTEM.get_or_init(|| None).as_deref()
+}
+
+/// A system name begins the ids of locks and ends at their first colon: 1 to 64 bytes, no `:`, no control
+/// characters.
+pub(crate) fn check_system(name: &str) -> Result<()> {
+    if name.is_empty() || 64 < name.len() {
+        return Err(Error::invalid(format!("a system name has 1 to 64 bytes, this one {}", name.len())));
+    }
+    if name.contains(':') || name.chars().any(char::is_control) {
+        return Err(Error::invalid(format!(
+            "the system name {name:?} holds a `:` or a control character; it ends at the first `:` of a lock's id"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_names_end_at_the_first_colon_of_an_id() {
+        for name in ["shop", "shop-2", "Läden", &"x".repeat(64)] {
+            check_system(name).unwrap();
+        }
+        for name in ["", "a:b", "a\nb", &"x".repeat(65)] {
+            assert!(matches!(check_system(name), Err(Error::Invalid { .. })), "{name:?}");
+        }
+    }
+}
