@@ -1,5 +1,5 @@
 //! Redlock under the simulation: processes with a bad network to every node, paused and killed, by seeds.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test may speak and fail loudly")]
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn run(seed: u64, nodes: usize) -> Result<Report, String> {
         let nodes = stores.nodes().map(|it| way.to(it.clone())).collect();
         let mut options = Options::default().clock(way.clock()).spawner(way.spawner()).seed(seed);
         // The default is short for such a network, which is a good test; patience gives more grants.
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             options = options.node_timeout(Duration::from_millis(80));
         }
         let redlock = Redlock::lazy(nodes, options).unwrap();

@@ -11,7 +11,6 @@
 //! The model is the protocol of `src/place.rs`, with a switch for each of its precautions. With all of them no
 //! order of events gives two holders or a fence that does not grow. Without any one of them there is such
 //! an order, and the checker must find it: otherwise it would prove nothing.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 #![allow(
     clippy::unwrap_used,
