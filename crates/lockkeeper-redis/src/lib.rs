@@ -18,6 +18,7 @@ mod dial;
 mod doctor;
 mod fault;
 mod naming;
+mod node;
 mod options;
 mod place;
 mod record;

@@ -67,6 +67,11 @@ impl RedisPlace {
         }
     }
 
+    /// The store, and the names of lock and claim in it.
+    pub(crate) fn known_as(&self) -> (&Store, &str, &[u8; 16]) {
+        (&self.store, &self.main, self.id.as_bytes())
+    }
+
     /// The grant that a message brought, if it is fresh enough to be used without asking.
     fn granted_by_word(&mut self, now: Moment) -> Option<Grant> {
         let word = self.seat.as_ref()?.take_word()?;

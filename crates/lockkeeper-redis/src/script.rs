@@ -69,6 +69,7 @@ pub(crate) struct Scripts {
     pub(crate) leave: Script,
     pub(crate) leaves: Script,
     pub(crate) renew: Script,
+    pub(crate) raise: Script,
     pub(crate) break_lock: Script,
     pub(crate) show: Script,
 }
@@ -81,6 +82,7 @@ impl Scripts {
             leave: Script::new(include_str!("scripts/leave.lua"), cluster),
             leaves: Script::new(include_str!("scripts/leaves.lua"), cluster),
             renew: Script::new(include_str!("scripts/renew.lua"), cluster),
+            raise: Script::new(include_str!("scripts/raise.lua"), cluster),
             break_lock: Script::new(include_str!("scripts/break.lua"), cluster),
             show: Script::new(include_str!("scripts/show.lua"), cluster),
         }

@@ -1,4 +1,5 @@
 //! Who may be a node and who may vote: numbers, identities, the restart guard, fences, the operator's view.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! A node that can be cut off, stuck, muted and made to forget; and virtual time to test it in.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use std::fmt;
 use std::future::Future;
@@ -194,7 +195,7 @@ impl Place for ShakyPlace {
     }
 
     async fn changed(&mut self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
