@@ -1,6 +1,5 @@
 //! Redlock under the simulation: processes with a bad network to every node, paused and killed, by seeds.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test may speak and fail loudly")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and tells how much happened")]
 
 use std::time::Duration;
 
