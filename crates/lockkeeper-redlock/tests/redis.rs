@@ -68,7 +68,7 @@ fn claim() -> Claim {
 /// Wait as the keeper does, and fail instead of hanging.
 async fn held(place: &mut impl Place) -> Grant {
     let (clock, mut last) = (Clock::boot(), None);
-    let give_up = clock.now().after(Duration::from_secs(60));
+    let give_up = clock.now().after(Duration::from_mins(1));
     while clock.now() < give_up {
         let answer = place.turn().await;
         if let Ok(Turn::Held(grant)) = answer {
@@ -93,9 +93,9 @@ async fn every_minority_may_be_killed_or_stopped() {
     for gone in &servers {
         for kill in [false, true] {
             if kill {
-                gone.kill().unwrap()
+                gone.kill().unwrap();
             } else {
-                gone.pause().unwrap()
+                gone.pause().unwrap();
             }
             let mut place = redlock.enter(claim());
             let grant = held(&mut place).await;
@@ -120,7 +120,7 @@ async fn a_majority_that_is_gone_is_told_and_back_again_serves() {
     assert!(error.to_string().contains("2 of 3 nodes are needed"), "{error}");
     servers[0].start().await.unwrap();
     servers[2].resume().unwrap();
-    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_secs(60)).await.unwrap();
+    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_mins(1)).await.unwrap();
     guard.release().await.unwrap();
 }
 
