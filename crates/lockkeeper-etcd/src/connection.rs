@@ -191,7 +191,11 @@ impl Connection {
         };
         // The old token stays until there is a new one: others go on meanwhile, and hear by themselves that it is stale.
         let message = AuthenticateRequest { name: name.clone(), password: password.reveal().to_owned() };
-        let call = |channel, request| async move { AuthClient::new(channel).authenticate(request).await };
+        let call = |channel, mut request: Request<AuthenticateRequest>| async move {
+            // A stale token would be refused here, too, and there would be no end to it.
+            request.metadata_mut().remove("token");
+            AuthClient::new(channel).authenticate(request).await
+        };
         // Boxed, because a call may ask for a token and this is a call.
         let answer = Box::pin(self.call(message, call)).await?;
         let token = answer.token.parse();
