@@ -5,6 +5,7 @@ mod measure;
 mod names;
 mod processes;
 mod report;
+mod sql;
 mod sqlite;
 
 use std::error::Error;
@@ -21,12 +22,17 @@ const SUITES: &[Suite] = &[
     ("names", names::run),
     ("sqlite", sqlite::run),
     ("processes", processes::run),
+    ("postgres", sql::postgres),
+    ("mysql", sql::mysql),
 ];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|it| it == processes::WORKER) {
         return ended(processes::work(&words[1..]));
+    }
+    if words.first().is_some_and(|it| it == sql::WORKER) {
+        return ended(sql::work(&words[1..]));
     }
     ended(run(&words))
 }

@@ -5,6 +5,7 @@
 //! [`backend`].
 
 mod acquire;
+pub mod admission;
 pub mod backend;
 mod background;
 pub mod buckets;
@@ -21,9 +22,11 @@ mod locker;
 pub mod memory;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+pub mod node;
 pub mod observe;
 mod owner;
 mod queue;
+pub mod record;
 mod request;
 mod rounds;
 mod tenure;

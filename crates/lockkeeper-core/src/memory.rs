@@ -20,6 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
 use crate::key::Key;
+use crate::node::{Node, RaiseCounter, Standing};
 
 const SHARDS: usize = 16;
 /// How many unused rows a shard keeps.
@@ -290,6 +291,18 @@ impl MemoryPlace {
         })
     }
 
+    fn raise_now(&self, to: u64) -> Option<u64> {
+        let now = self.memory.0.clock.now();
+        self.memory.touch_row(&self.claim.key, |row, counter| {
+            row.forget_expired(now);
+            // Every grant is above what was raised before, so there is nothing more to outdo.
+            let seat = row.held.iter_mut().find(|it| it.id == self.claim.id)?;
+            seat.counter = seat.counter.max(to);
+            *counter = (*counter).max(to);
+            Some(seat.counter)
+        })
+    }
+
     fn leave_now(&self) {
         self.memory.touch_row(&self.claim.key, |row, _| {
             if let Some(at) = row.held.iter().position(|it| it.id == self.claim.id) {
@@ -338,6 +351,19 @@ impl Place for MemoryPlace {
     fn leave_at_once(&mut self) -> bool {
         self.leave_now();
         true
+    }
+}
+
+/// It lives as long as this process, and remembers as long as it lives.
+impl Node for Memory {
+    async fn standing(&self) -> Result<Standing> {
+        Ok(Standing { identity: format!("memory at {:p}", Arc::as_ptr(&self.0)).into(), remembers: None })
+    }
+}
+
+impl RaiseCounter for MemoryPlace {
+    async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
+        Ok(self.raise_now(counter))
     }
 }
 

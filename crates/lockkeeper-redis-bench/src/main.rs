@@ -35,6 +35,7 @@ async fn main() -> Outcome {
         match workload {
             "one" => solo::one(&server).await?,
             "many" => solo::many(&server).await?,
+            "ours" => solo::ours(&server).await?,
             "crowd" => crowd::one_process(&server).await?,
             "processes" => crowd::four_processes(&server, 16).await?,
             "handoff" => crowd::four_processes(&server, 1).await?,

@@ -11,7 +11,7 @@ use crate::rivals::TTL;
 use crate::tally::{self, cpu_seconds, per};
 
 const LOCKS: u64 = 10_000;
-const SPAN: Duration = Duration::from_secs(60);
+const SPAN: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(server: &Redis) -> Outcome {
     println!("\n## {LOCKS} locks with a ttl of {TTL:?} held for {SPAN:?}\n");

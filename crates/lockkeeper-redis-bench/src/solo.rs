@@ -18,6 +18,12 @@ pub(crate) async fn many(server: &Redis) -> Outcome {
     compare(server, 1000, 60, 7, &["bare", "ours", "rslock"]).await
 }
 
+/// Ours alone, for a profiler.
+pub(crate) async fn ours(server: &Redis) -> Outcome {
+    println!("\n## Ours alone, 1,000 tasks on 1,000 keys\n");
+    compare(server, 1000, 100, 7, &["ours"]).await
+}
+
 /// Every rival in turn, several times, so that a slow moment of the machine hits all.
 async fn compare(server: &Redis, tasks: usize, cycles: u64, rounds: usize, names: &[&str]) -> Outcome {
     let mut rivals = Vec::new();
@@ -37,16 +43,31 @@ async fn compare(server: &Redis, tasks: usize, cycles: u64, rounds: usize, names
             ratios.push(rate / bare);
         }
     }
-    println!("| | cycles/s (median of {rounds}) | of bare | commands per cycle |");
-    println!("|---|---|---|---|");
+    println!(
+        "| | cycles/s (median of {rounds}) | of bare | commands per cycle | CPU µs per cycle: client / server |"
+    );
+    println!("|---|---|---|---|---|");
     for (name, rival, rates, ratios) in &mut rivals {
         tally::commands(server).await?;
-        run(rival, name, tasks, cycles).await?;
+        let pids = (std::process::id(), server.pid().unwrap_or(0));
+        let before = (tally::cpu_seconds(pids.0), tally::cpu_seconds(pids.1));
+        for _ in 0..rounds {
+            run(rival, name, tasks, cycles).await?;
+        }
+        let after = (tally::cpu_seconds(pids.0), tally::cpu_seconds(pids.1));
+        let cycles = cycles * u64::try_from(rounds)?;
         let total = u64::try_from(tasks)? * cycles;
         let scripts = tally::calls(server, "evalsha").await? + tally::calls(server, "eval").await?;
         let sets = if *name == "ours" { 0 } else { tally::calls(server, "set").await? };
         let commands = tally::per(scripts + sets, total);
-        println!("| {name} | {:.0} | {:.2} | {commands:.2} |", median(rates), median(ratios));
+        let micros = |seconds: f64| seconds * 1e6 / tally::rate(total, std::time::Duration::from_secs(1));
+        println!(
+            "| {name} | {:.0} | {:.2} | {commands:.2} | {:.1} / {:.1} |",
+            median(rates),
+            median(ratios),
+            micros(after.0 - before.0),
+            micros(after.1 - before.1)
+        );
     }
     Ok(())
 }

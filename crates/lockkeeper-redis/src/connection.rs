@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_core::Moment;
@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use crate::dial::{SharedDialer, Wire, at_home};
 use crate::fault;
 use crate::naming;
+use crate::node::Server;
 use crate::options::Deployment;
 use crate::script::{Call, Script};
 use crate::sentinel;
@@ -56,6 +57,8 @@ pub(crate) struct State {
     broken: Arc<AtomicBool>,
     /// Grants before this moment do not count.
     pub(crate) grants_from: Moment,
+    /// Who is at the other end, once somebody asked.
+    server: OnceLock<Server>,
     /// Watches the sentinels while this connection lives.
     watch: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -189,12 +192,19 @@ async fn dial(dialer: &SharedDialer, board: Option<Arc<Board>>, timeout: Duratio
 }
 
 fn live(wire: Wire, broken: Arc<AtomicBool>, grants_from: Moment) -> Live {
-    Live { wire, state: Arc::new(State { broken, grants_from, watch: Mutex::default() }) }
+    Live {
+        wire,
+        state: Arc::new(State { broken, grants_from, server: OnceLock::new(), watch: Mutex::default() }),
+    }
 }
 
 impl Live {
     pub(crate) fn grants_from(&self) -> Moment {
         self.state.grants_from
+    }
+
+    pub(crate) fn server(&self) -> &OnceLock<Server> {
+        &self.state.server
     }
 
     /// The wire itself, for what only one deployment can do.

@@ -29,7 +29,7 @@ pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
     for (node, info) in ask_all(store, &command(&["INFO"])).await? {
         let info = text(info);
         let config = config(store, &node).await;
-        findings.push(version(&node, &info, store.options()));
+        findings.push(version(&node, &info));
         findings.push(role(&node, &info));
         findings.push(eviction(&node, &info));
         findings.push(persistence(&node, &info, config.as_ref(), store.options()));
@@ -66,18 +66,18 @@ fn network(options: &Options) -> Finding {
     )
 }
 
-fn version(node: &str, info: &str, options: &Options) -> Finding {
+fn version(node: &str, info: &str) -> Finding {
     let version = field(info, "redis_version").unwrap_or("unknown");
     let major: u32 = version.split('.').next().and_then(|it| it.parse().ok()).unwrap_or(0);
-    let needed = if options.deployment == Deployment::Cluster { 7 } else { 6 };
+    let needed = 7;
     if needed <= major {
         return fine(format!("{node}: version {version}"));
     }
     finding(
         Severity::Danger,
         format!("{node}: version {version}"),
-        "the scripts, RESP3 or sharded channels that locks need are missing",
-        "use version 6 or later, on a cluster 7 or later",
+        "SET with NX and GET, or sharded channels, which locks need, are missing",
+        "use Redis 7 or later, or Valkey",
     )
 }
 

@@ -11,11 +11,14 @@
 //! `docs/backends/redis.md` for what each deployment and each setting gives and does not give.
 
 mod admin;
+mod batch;
+mod bulk;
 mod connection;
 mod dial;
 mod doctor;
 mod fault;
 mod naming;
+mod node;
 mod options;
 mod place;
 mod record;
@@ -98,7 +101,7 @@ impl Backend for Redis {
             reach: Reach::Network,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(50),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 

@@ -25,9 +25,6 @@ const LEAVING: &str = "giving the lock back";
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 const STAGGER: Duration = Duration::from_millis(5);
 
-/// Keys live this much longer than the claims in them, which are judged by the time stored inside.
-const KEEP_MORE_MS: u64 = 10;
-
 /// One claim's place in the line of one lock.
 #[derive(Debug)]
 pub struct RedisPlace {
@@ -70,6 +67,11 @@ impl RedisPlace {
         }
     }
 
+    /// The store, and the names of lock and claim in it.
+    pub(crate) fn known_as(&self) -> (&Store, &str, &[u8; 16]) {
+        (&self.store, &self.main, self.id.as_bytes())
+    }
+
     /// The grant that a message brought, if it is fresh enough to be used without asking.
     fn granted_by_word(&mut self, now: Moment) -> Option<Grant> {
         let word = self.seat.as_ref()?.take_word()?;
@@ -81,6 +83,9 @@ impl RedisPlace {
     fn believe(&self, word: Word, now: Moment) -> Option<Grant> {
         // With replicas to be asked, or a server to be mistrusted, only an ask of our own will do.
         if !self.waiting || self.left || word.ask != self.asks || !self.store.trusts_words() {
+            return None;
+        }
+        if self.store.must_outdo(word.counter).is_some() {
             return None;
         }
         let valid_for = self.asked_at.after(self.claim.ttl) - now;
@@ -102,24 +107,38 @@ impl RedisPlace {
     }
 
     async fn ask(&mut self) -> Result<Turn> {
+        let turn = self.ask_to_outdo(None).await?;
+        let counter = match turn {
+            Turn::Held(grant) => self.store.must_outdo(grant.counter),
+            Turn::Wait { .. } => None,
+        };
+        match counter {
+            Some(_) => self.ask_to_outdo(counter).await,
+            None => Ok(turn),
+        }
+    }
+
+    /// Ask; if we hold, under a counter larger than `smaller`.
+    async fn ask_to_outdo(&mut self, smaller: Option<u64>) -> Result<Turn> {
         self.asks += 1;
         self.asked_at = self.store.now();
         record::set_ask(&mut self.record, self.asks);
-        let (mut ticks, mut keep) = ([0; 20], [0; 20]);
+        let (mut ttl, mut counter) = ([0; 20], [0; 20]);
         let args: [&[u8]; 4] = [
             &self.record,
-            digits(self.ttl_ms.saturating_mul(100).saturating_add(1), &mut ticks),
-            digits(self.ttl_ms.saturating_add(KEEP_MORE_MS), &mut keep),
+            digits(self.ttl_ms, &mut ttl),
             if self.claim.patient { b"1" } else { b"0" },
+            digits(smaller.unwrap_or(0), &mut counter),
         ];
-        let call = Call { keys: &[&self.main], args: &args };
-        let answer = self.store.turn(TAKING, &call).await?;
+        let call = Call { keys: &[&self.main], args: if smaller.is_some() { &args } else { &args[..3] } };
+        let answer = self.store.turn(TAKING, !self.waiting && smaller.is_none(), &call).await?;
         self.read(answer)
     }
 
     fn read(&mut self, answer: Value) -> Result<Turn> {
         let held = |counter, wanted, ttl| Turn::Held(Grant { counter, valid_for: ttl, wanted });
         let turn = match answer {
+            Value::Int(counter) if counter < 1 => return Err(RedisPlace::before_2020()),
             Value::Int(counter) => held(counter.unsigned_abs(), false, self.claim.ttl),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::Int(1), Value::Int(counter)] => held(counter.unsigned_abs(), true, self.claim.ttl),
@@ -156,6 +175,11 @@ impl RedisPlace {
             return Err(fault);
         }
         Ok(())
+    }
+
+    fn before_2020() -> Fault {
+        let what = "the server's clock is before the year 2020, where fences begin; set it right";
+        Fault::permanent(crate::fault::NAME, TAKING, what)
     }
 
     fn unexpected(&self) -> Fault {
@@ -212,8 +236,7 @@ impl Place for RedisPlace {
         if self.asks == 0 || self.left {
             return Ok(());
         }
-        let call = Call { keys: &[&self.main], args: &[self.id.as_bytes()] };
-        self.store.leave(LEAVING, &call).await?;
+        self.store.leave(LEAVING, &self.main, self.id.as_bytes()).await?;
         (self.left, self.waiting) = (true, false);
         self.store.board().stand_up(self.id);
         self.seat = None;

@@ -4,14 +4,15 @@
 //! that is what tags are for, see `naming.rs`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockkeeper_core::backend::Fault;
 use redis::Value;
 use tokio::sync::oneshot;
 
-use crate::connection::{Link, locked};
+use crate::batch::{Batch, pieces};
+use crate::connection::Link;
 use crate::place::digits;
 use crate::script::{Call, Scripts};
 
@@ -38,28 +39,19 @@ pub(crate) struct Renewals {
     link: Link,
     scripts: Arc<Scripts>,
     by_tag: bool,
-    due: Mutex<Vec<Ask>>,
+    due: Batch<Ask>,
 }
 
 impl Renewals {
     pub(crate) fn new(link: Link, scripts: Arc<Scripts>, by_tag: bool) -> Self {
-        Renewals { link, scripts, by_tag, due: Mutex::default() }
+        Renewals { link, scripts, by_tag, due: Batch::default() }
     }
 
     pub(crate) async fn renew(&self, main: &str, tag: u8, id: [u8; 16], ttl_ms: u64) -> Answer {
         let (answer, told) = oneshot::channel();
         let ask = Ask { main: main.to_owned(), tag, id, ttl_ms, answer };
-        let first = {
-            let mut due = locked(&self.due);
-            due.push(ask);
-            due.len() == 1
-        };
-        if first {
-            // Everybody who is due now gets to add to the batch before it goes.
-            let batch = Batch(Some(self));
-            tokio::task::yield_now().await;
-            let asks = batch.take();
-            self.send(asks).await;
+        if let Some(gatherer) = self.due.add(ask) {
+            self.send(gatherer.gather().await).await;
         }
         told.await
             .unwrap_or_else(|_| Err(Fault::transient(crate::fault::NAME, RENEWING, "the batch was dropped")))
@@ -71,13 +63,7 @@ impl Renewals {
             let group = if self.by_tag { ask.tag } else { 0 };
             groups.entry(group).or_default().push(ask);
         }
-        let mut batches = Vec::new();
-        for mut group in groups.into_values() {
-            while !group.is_empty() {
-                let rest = group.split_off(group.len().min(BATCH));
-                batches.push(std::mem::replace(&mut group, rest));
-            }
-        }
+        let batches: Vec<_> = groups.into_values().flat_map(|it| pieces(it, BATCH)).collect();
         join_all(batches.into_iter().map(|it| self.send_batch(it))).await;
     }
 
@@ -112,23 +98,5 @@ impl Renewals {
         }
         let call = Call { keys: &keys, args: &args };
         self.link.call(RENEWING, &self.scripts.renew, &call).await
-    }
-}
-
-/// Whoever opened a batch takes it; if it goes away first, nobody may wait for it for ever.
-struct Batch<'a>(Option<&'a Renewals>);
-
-impl Batch<'_> {
-    fn take(mut self) -> Vec<Ask> {
-        self.0.take().map(|it| std::mem::take(&mut *locked(&it.due))).unwrap_or_default()
-    }
-}
-
-impl Drop for Batch<'_> {
-    fn drop(&mut self) {
-        if let Some(renewals) = self.0 {
-            // Dropping the asks tells those who wait for them.
-            locked(&renewals.due).clear();
-        }
     }
 }

@@ -65,8 +65,11 @@ impl Call<'_> {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) turn: Script,
+    pub(crate) turns: Script,
     pub(crate) leave: Script,
+    pub(crate) leaves: Script,
     pub(crate) renew: Script,
+    pub(crate) raise: Script,
     pub(crate) break_lock: Script,
     pub(crate) show: Script,
 }
@@ -75,8 +78,11 @@ impl Scripts {
     pub(crate) fn new(cluster: bool) -> Self {
         Scripts {
             turn: Script::new(include_str!("scripts/turn.lua"), cluster),
+            turns: Script::new(include_str!("scripts/turns.lua"), cluster),
             leave: Script::new(include_str!("scripts/leave.lua"), cluster),
+            leaves: Script::new(include_str!("scripts/leaves.lua"), cluster),
             renew: Script::new(include_str!("scripts/renew.lua"), cluster),
+            raise: Script::new(include_str!("scripts/raise.lua"), cluster),
             break_lock: Script::new(include_str!("scripts/break.lua"), cluster),
             show: Script::new(include_str!("scripts/show.lua"), cluster),
         }

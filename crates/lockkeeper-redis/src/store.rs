@@ -1,6 +1,7 @@
 //! What all places of one backend share: the connections, the scripts, the board of those who wait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::backend::Fault;
@@ -8,6 +9,7 @@ use lockkeeper_core::{ClaimId, Error, Key, Moment};
 use redis::Value;
 use tokio::runtime::Handle;
 
+use crate::bulk::Bulk;
 use crate::connection::{Ears, Link};
 use crate::dial::{Dialer, SharedDialer};
 use crate::options::{Deployment, Host, Options, Replicas};
@@ -17,12 +19,19 @@ use crate::sync::Sync;
 use crate::wake::Board;
 use crate::{doctor, fault, naming};
 
+/// A tenth of a second, in ticks.
+const CLOCK_STEP_TICKS: u64 = 10_000;
+
 #[derive(Debug)]
 pub(crate) struct Store {
     dialer: SharedDialer,
     scripts: Arc<Scripts>,
     board: Arc<Board>,
     commands: Link,
+    /// Not on a cluster, where calls for different slots cannot share a script.
+    bulk: Option<Bulk>,
+    /// The largest counter seen, of any lock: counters are times, so a much smaller one means a clock set back.
+    largest: AtomicU64,
     ears: Option<Ears>,
     renewals: Renewals,
     sync: Option<Sync>,
@@ -38,13 +47,15 @@ impl Store {
         let home = Handle::try_current().ok();
         let link = |board, timeout, home| Link::new(dialer.clone(), board, timeout, home);
         let commands = link((!cluster).then(|| board.clone()), options.timeout, home.clone());
+        let bulk = (!cluster).then(|| Bulk::new(scripts.clone()));
         let ears = cluster.then(|| Ears::new(dialer.clone(), board.clone(), home.clone()));
         let renewals = Renewals::new(link(None, options.timeout, None), scripts.clone(), cluster);
         let sync = (options.replicas != Replicas::None).then(|| {
             let timeout = options.timeout + options.replicas_timeout;
             Sync::new(link(None, timeout, home), dialer.clone(), scripts.clone())
         });
-        Ok(Store { dialer, scripts, board, commands, ears, renewals, sync })
+        let largest = AtomicU64::new(0);
+        Ok(Store { dialer, scripts, board, commands, bulk, largest, ears, renewals, sync })
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -83,12 +94,45 @@ impl Store {
         naming::main_key(&self.options().prefix, key)
     }
 
-    pub(crate) async fn turn(&self, doing: &'static str, call: &Call<'_>) -> Result<Value, Fault> {
+    /// Take a place by `turn`. A `newcomer` may find others to share a script with.
+    pub(crate) async fn turn(
+        &self,
+        doing: &'static str,
+        newcomer: bool,
+        call: &Call<'_>,
+    ) -> Result<Value, Fault> {
+        let Some(bulk) = &self.bulk else {
+            return self.commands.call(doing, &self.scripts.turn, call).await;
+        };
+        if newcomer
+            && bulk.is_crowded()
+            && let ([main], [record, ttl, ..]) = (call.keys, call.args)
+            && let Some(counter) = bulk.take(&self.commands, doing, main, record, ttl).await?
+        {
+            return Ok(Value::Int(counter));
+        }
+        let _under_way = bulk.begin();
         self.commands.call(doing, &self.scripts.turn, call).await
     }
 
-    pub(crate) async fn leave(&self, doing: &'static str, call: &Call<'_>) -> Result<Value, Fault> {
-        self.commands.call(doing, &self.scripts.leave, call).await
+    pub(crate) async fn leave(&self, doing: &'static str, main: &str, id: &[u8; 16]) -> Result<(), Fault> {
+        let call = Call { keys: &[main], args: &[id] };
+        let Some(bulk) = &self.bulk else {
+            return self.commands.call(doing, &self.scripts.leave, &call).await.map(drop);
+        };
+        if bulk.is_crowded() && bulk.leave(&self.commands, doing, main, *id).await? {
+            return Ok(());
+        }
+        let _under_way = bulk.begin();
+        self.commands.call(doing, &self.scripts.leave, &call).await.map(drop)
+    }
+
+    /// The counter that a grant must outdo, if the server's clock was set back since an earlier grant.
+    ///
+    /// Answers that overtake each other differ by less than a clock that is worth setting.
+    pub(crate) fn must_outdo(&self, counter: u64) -> Option<u64> {
+        let largest = self.largest.fetch_max(counter, Ordering::AcqRel);
+        (counter.saturating_add(CLOCK_STEP_TICKS) < largest).then_some(largest)
     }
 
     /// Whether a grant may be taken from a message alone.

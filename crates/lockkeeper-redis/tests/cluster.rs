@@ -66,7 +66,7 @@ async fn locks_on_every_shard_are_taken_handed_on_listed_and_renewed_in_batches(
 #[tokio::test]
 async fn the_death_of_a_shards_primary_is_survived() {
     let (servers, redis) = deployment().await;
-    let long = Duration::from_secs(60);
+    let long = Duration::from_mins(1);
     let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
@@ -104,7 +104,7 @@ async fn the_death_of_a_shards_primary_is_survived() {
 #[tokio::test]
 async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     let (servers, redis) = deployment().await;
-    let long = Duration::from_secs(60);
+    let long = Duration::from_mins(1);
     let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     held(&mut one).await;
     waits(&mut two).await;

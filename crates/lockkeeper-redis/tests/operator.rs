@@ -107,6 +107,16 @@ async fn the_least_rights_in_the_docs_suffice_and_no_right_is_too_many() {
         reader.leave().await.unwrap();
     }
     until_held(&mut late).await;
+    let mut alone = redis.enter(claim("alone"));
+    held(&mut alone).await;
+    alone.leave().await.unwrap();
+    let mut crowd: Vec<_> = (0..50).map(|it| redis.enter(claim(&format!("crowd-{it}")))).collect();
+    for turn in futures_util::future::join_all(crowd.iter_mut().map(Place::turn)).await {
+        turn.unwrap();
+    }
+    for left in futures_util::future::join_all(crowd.iter_mut().map(Place::leave)).await {
+        left.unwrap();
+    }
     assert!(redis.show(&claim("room").key).await.unwrap().is_some());
     assert_eq!(redis.list("room").await.unwrap().len(), 1);
 

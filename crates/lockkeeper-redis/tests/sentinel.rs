@@ -63,14 +63,16 @@ async fn a_lock_outlives_the_death_of_the_primary_and_its_line_moves_on() {
 async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
     let (servers, url) = deployment().await;
     let redis = Redis::connect(&url).await.unwrap();
-    let mut one = redis.enter(claim_of("k", Duration::from_secs(60), 1, 1));
+    let mut one = redis.enter(claim_of("k", Duration::from_mins(1), 1, 1));
     let first = held(&mut one).await;
     copied(&servers).await;
     let old = servers.primary().await.unwrap();
     servers.sentinels()[0].command(&["SENTINEL", "FAILOVER", servers.name()]).await.unwrap();
     let new = servers.wait_failover(old).await.unwrap();
     assert_ne!(new.port(), old.port());
-    let mut two = redis.enter(claim_of("other", Duration::from_secs(60), 1, 1));
+    // Until then the old primary may still be believed, as it believes in itself.
+    within("hearing of the switch", one.changed()).await;
+    let mut two = redis.enter(claim_of("other", Duration::from_mins(1), 1, 1));
     until_held(&mut two).await;
     let keys = new.command(&["KEYS", "lk:*"]).await.unwrap();
     assert_eq!(keys.items().len(), 2, "the second lock was taken at the new primary");

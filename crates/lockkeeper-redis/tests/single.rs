@@ -39,7 +39,7 @@ async fn a_free_lock_costs_one_script_to_take_and_one_to_give_back() {
             .unwrap_or(0)
     };
     assert_eq!(calls("evalsha"), 20);
-    assert_eq!((calls("get"), calls("set"), calls("time")), (20, 20, 10));
+    assert_eq!((calls("time"), calls("set"), calls("get"), calls("del")), (10, 10, 10, 10));
     assert_eq!(calls("eval") + calls("publish") + calls("pexpire") + calls("zadd"), 0);
 }
 
@@ -273,4 +273,54 @@ async fn a_foreign_key_in_our_place_is_a_permanent_fault_that_says_so() {
         assert!(!fault.is_transient() && fault.message.contains("prefix"), "{fault}");
         assert_eq!(probe.renew().await.unwrap(), Renewal::Lost);
     }
+}
+
+#[tokio::test]
+async fn a_crowd_shares_scripts_and_everybody_gets_its_own_answer() {
+    let (server, redis) = server().await;
+    let mut warm_up = redis.enter(claim("warm-up"));
+    held(&mut warm_up).await;
+    warm_up.leave().await.unwrap();
+    let mut taken = redis.enter(claim("lock-7"));
+    held(&mut taken).await;
+    server.command(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let mut places: Vec<_> = (0..300).map(|it| redis.enter(claim(&format!("lock-{it}")))).collect();
+    let turns = futures_util::future::join_all(places.iter_mut().map(Place::turn)).await;
+    let held_now =
+        turns.iter().filter(|it| matches!(it, Ok(lockkeeper_core::backend::Turn::Held(_)))).count();
+    assert_eq!(held_now, 299, "all but the one that was taken");
+    assert_eq!(redis.list("lock-").await.unwrap().len(), 300);
+    let renewals = futures_util::future::join_all(places.iter_mut().map(Place::renew)).await;
+    assert_eq!(renewals.iter().filter(|it| matches!(it, Ok(Renewal::Held { .. }))).count(), 299);
+    let leaves = futures_util::future::join_all(places.iter_mut().map(Place::leave)).await;
+    assert!(leaves.iter().all(Result::is_ok));
+    assert_eq!(redis.list("lock-").await.unwrap().len(), 1, "nobody else's lock was given back");
+    assert!(matches!(taken.renew().await.unwrap(), Renewal::Held { wanted: false, .. }));
+    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let calls = stats.field("cmdstat_evalsha").unwrap();
+    let calls: u32 = calls.split(['=', ',']).nth(1).unwrap().parse().unwrap();
+    // 301 looks for the two lists, and few beside them for 300 takes, renewals and releases.
+    assert!(calls < 301 + 60, "{calls}");
+}
+
+#[tokio::test]
+async fn a_counter_never_falls_behind_what_this_process_has_seen() {
+    let (server, redis) = server().await;
+    let mut one = redis.enter(claim("k"));
+    let first = held(&mut one).await;
+    // As if the clock had been set back: the state says that an hour from now was the last grant.
+    let main = server.command(&["KEYS", "lk:*"]).await.unwrap().items()[0].text();
+    let hour = 3600.0 * 100_000.0;
+    #[expect(clippy::cast_precision_loss, reason = "counters are exact in doubles")]
+    let ahead = (first.counter as f64 + hour).to_be_bytes();
+    let script = "redis.call('SETRANGE', KEYS[1], 2, struct.pack('>d', ARGV[1]))";
+    let ahead = f64::from_be_bytes(ahead).to_string();
+    server.command(&["EVAL", script, "1", &main, &ahead]).await.unwrap();
+    let raised = held(&mut one).await;
+    assert!(first.counter + 359_000_000 < raised.counter);
+    one.leave().await.unwrap();
+    let next = held(&mut redis.enter(claim("k"))).await;
+    assert!(raised.counter < next.counter);
+    let other = held(&mut redis.enter(claim("another"))).await;
+    assert!(raised.counter < other.counter);
 }

@@ -5,6 +5,7 @@ use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
+use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock};
 
 use crate::chance::Chance;
@@ -126,5 +127,18 @@ impl<P: Place> Place for ChaosPlace<P> {
 
     async fn leave(&mut self) -> Result<()> {
         self.wire.carry(Verb::Leave, self.inner.leave()).await
+    }
+}
+
+/// What a node tells of itself comes through: it is about the node, not about a claim.
+impl<B: Node> Node for Chaos<B> {
+    fn standing(&self) -> impl Future<Output = Result<Standing>> + Send {
+        self.inner.standing()
+    }
+}
+
+impl<P: RaiseCounter> RaiseCounter for ChaosPlace<P> {
+    async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
+        self.wire.carry(Verb::Raise, self.inner.raise(counter)).await
     }
 }

@@ -50,7 +50,14 @@ pub async fn open(url: &str) -> Result<Store> {
     match scheme {
         "memory" if rest.is_empty() => Ok(store(Memory::default())),
         "memory" => Err(Error::invalid("a `memory:` URL has nothing after the colon")),
+        "mysql" | "mariadb" => mysql(url).await,
+        "postgres" | "postgresql" => postgres(url).await,
+        "etcd" | "etcds" => etcd(url).await,
         "sqlite" => sqlite(url).await,
+        "zookeeper" => zookeeper(url).await,
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+            redis(url).await
+        }
         _ => {
             let scheme: String = scheme.escape_debug().take(40).collect();
             Err(Error::invalid(format!("the URL scheme `{scheme}` is unknown; known are {KNOWN}")))
@@ -58,7 +65,9 @@ pub async fn open(url: &str) -> Result<Store> {
     }
 }
 
-const KNOWN: &str = "`memory:` and `sqlite:PATH`";
+const KNOWN: &str = "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, \
+    `redis+cluster://HOSTS`, `postgres://HOST/DATABASE`, `mysql://HOST/DATABASE`, `etcd://HOSTS`, \
+    `zookeeper://HOSTS/PATH`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
@@ -86,7 +95,12 @@ macro_rules! stores {
 }
 
 stores! {
+    etcd "etcd": |url| lockkeeper_etcd::Etcd::connect(url).await?;
+    redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
+    mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
+    postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
+    zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }
 
 #[cfg(test)]

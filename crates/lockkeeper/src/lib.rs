@@ -46,5 +46,13 @@ pub mod spi {
 
 #[cfg(feature = "cache")]
 pub use lockkeeper_cache as cache;
+#[cfg(feature = "etcd")]
+pub use lockkeeper_etcd as etcd;
+#[cfg(feature = "redis")]
+pub use lockkeeper_redis as redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
+#[cfg(feature = "zookeeper")]
+pub use lockkeeper_zookeeper as zookeeper;

@@ -3,8 +3,7 @@
 --   KEYS[1]  the lock     ARGV[1]  id of the claim (16 bytes)
 --   answer   1 there was something to give up, 0 there was nothing
 --
--- A lock that nobody waits for costs two calls: GET, SET. The counter stays behind for as long as the
--- lock would have lived, so that a clock set back cannot make the next counter smaller.
+-- A lock that nobody waits for costs two calls: GET, DEL.
 local main, me = KEYS[1], ARGV[1]
 local m = redis.call('GET', main)
 if not m then
@@ -15,7 +14,7 @@ if state == 'H0' then
   if string.sub(m, 19, 34) ~= me then
     return 0
   end
-  redis.call('SET', main, 'F0' .. string.sub(m, 3, 10), 'KEEPTTL')
+  redis.call('DEL', main)
   return 1
 elseif state == 'F0' then
   return 0
@@ -28,8 +27,7 @@ if mine then
   if kind_of(mine) == 'H' then
     drop(me)
   else
-    redis.call('ZREM', line, me)
-    redis.call('HDEL', who, me)
+    leave_line(me)
   end
 end
 admit(false)

@@ -23,7 +23,7 @@ for i, main in ipairs(KEYS) do
       if string.sub(m, 2, 2) == '0' then
         digit = '1'
         redis.call('SET', main, string.sub(m, 1, 10) .. struct.pack('>d', expiry) .. string.sub(m, 19),
-          'PX', ttl + 10)
+          'PX', ARGV[2 * i])
       else
         digit = '2'
         redis.call('SETRANGE', main, 10, struct.pack('>d', expiry))

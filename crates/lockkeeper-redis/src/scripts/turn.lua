@@ -1,51 +1,51 @@
 -- Take a place if the claim has none, keep it alive if it does, and tell whether it is its turn.
 --
 --   KEYS[1]  the lock                 ARGV[1]  the record of the claim from its byte 19 on
---                                     ARGV[2]  ttl in ticks, rounded up
---                                     ARGV[3]  how long to keep the key, in ms
---                                     ARGV[4]  1 patient, 0 impatient
+--                                     ARGV[2]  ttl in ms
+--                                     ARGV[3]  1 patient, 0 impatient
+--                                     ARGV[4]  a counter to outdo, if the server's clock was set back
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
 --            {0, ticks until a holder expires, claims ahead}
 --
--- A free lock that nobody waits for costs three calls: GET, TIME, SET.
-local main, claim = KEYS[1], ARGV[1]
-local m = redis.call('GET', main)
+-- A free lock that nobody waits for costs two calls: TIME, SET.
+local main, claim, ttl = KEYS[1], ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
-local expiry = now + ARGV[2]
-if not m or string.sub(m, 1, 2) == 'F0' then
-  local counter = now
-  if m or now < 1 then
-    counter = math.max(m and struct.unpack('>d', m, 3) + 1 or 1, now)
-  end
-  redis.call('SET', main, 'H0' .. struct.pack('>dd', counter, expiry) .. claim, 'PX', ARGV[3])
-  return counter
+local expiry = now + 1 + ttl * 100
+local m = redis.call('SET', main, 'H0' .. struct.pack('>dd', now, expiry) .. claim, 'NX', 'GET', 'PX', ttl)
+if not m then
+  return now
 end
 --@room
 local me = string.sub(claim, 1, 16)
 local mine = load_room(me)
 
 local function held(counter)
-  store(tonumber(ARGV[3]))
+  store(ttl + 10)
   return waiting() > 0 and { 1, counter } or counter
 end
 
 if mine and kind_of(mine) == 'H' then
   local counter = struct.unpack('>d', mine, 3)
-  refresh(mine, expiry)
+  if ARGV[4] then
+    counter = math.max(counter, ARGV[4] + 1)
+    last = math.max(last, counter)
+  end
+  refresh(mine, counter, expiry)
   return held(counter)
 end
 local since = mine and struct.unpack('>d', mine, 3) or now
 local record = 'W0' .. struct.pack('>dd', since, expiry) .. claim
 if mine then
+  touched = true
   redis.call('HSET', who, me, record)
 end
 local counter, blocked = admit(me)
 if not counter and not mine then
   if not blocked and fits(record) then
     counter = enter(record)
-  elseif ARGV[4] == '1' then
+  elseif ARGV[3] == '1' then
     join(me, record)
   end
 end
@@ -55,6 +55,7 @@ end
 local first = sole and struct.unpack('>d', sole, 11)
   or used > 0 and redis.call('ZRANGE', inside, 0, 0, 'WITHSCORES')[2]
   or expiry
-local ahead = redis.call('ZRANK', line, me) or waiting()
-store(tonumber(ARGV[3]))
+-- Whoever just joined is last, and whoever did not join has all before it.
+local ahead = mine and redis.call('ZRANK', line, me) or waiting() - (ARGV[3] == '1' and 1 or 0)
+store(ttl + 10)
 return { 0, first - now, ahead + holders() }

@@ -17,6 +17,8 @@ pub enum Verb {
     Renew,
     /// `leave`.
     Leave,
+    /// `raise`, of places at one of several nodes.
+    Raise,
 }
 
 /// What becomes of one call.

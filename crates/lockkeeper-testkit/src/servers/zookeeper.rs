@@ -17,6 +17,7 @@ const JARS: [(&str, &str); 2] =
 #[derive(Clone, Debug, Default)]
 pub struct ZooKeeperOptions {
     settings: Vec<String>,
+    java_flags: Vec<String>,
 }
 
 impl ZooKeeperOptions {
@@ -24,6 +25,13 @@ impl ZooKeeperOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("{name}={value}"));
+        self
+    }
+
+    /// Add a flag for the Java machine, such as `-Dznode.container.checkIntervalMs=500`.
+    #[must_use]
+    pub fn java_flag(mut self, flag: &str) -> Self {
+        self.java_flags.push(flag.to_owned());
         self
     }
 }
@@ -119,6 +127,7 @@ impl ZooKeeper {
             .args(["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .args(["-cp", &JARS.map(|it| it.0).join(":")])
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true"])
+            .args(&options.java_flags)
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(&file);
         let ready = move || async move {

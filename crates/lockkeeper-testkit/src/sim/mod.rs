@@ -15,21 +15,23 @@
 mod executor;
 mod post;
 mod users;
+mod way;
 mod witness;
 mod world;
 
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::LockerBuilder;
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Locker, LockerBuilder};
 
 use crate::chance::Chance;
 use crate::chaos::Odds;
 
 pub use executor::{Ended, Executor, Process, ProcessId};
 pub use post::{Delays, Post, PostPlace};
+pub use way::Way;
 pub use witness::{Counts, Witness};
 
 /// What a simulation is like. [`Scenario::drawn`] makes one of each seed.
@@ -94,7 +96,20 @@ impl Scenario {
         store: impl FnOnce(lockkeeper_core::Clock) -> B,
         settings: impl Fn(LockerBuilder) -> LockerBuilder + Send + Sync + 'static,
     ) -> Result<Report, Broken> {
-        world::World::new(*self, store, settings).run()
+        let connect = |store: &B, way: &Way| Locker::builder(way.to(store.clone()));
+        world::World::new(*self, store, connect, settings).run()
+    }
+
+    /// Run it over a store that is more than one: `connect` makes each process's way to it.
+    ///
+    /// # Errors
+    /// As for [`Scenario::run`].
+    pub fn run_over<S: Inspect + Clone>(
+        &self,
+        store: impl FnOnce(lockkeeper_core::Clock) -> S,
+        connect: impl Fn(&S, &Way) -> LockerBuilder + Send + Sync + 'static,
+    ) -> Result<Report, Broken> {
+        world::World::new(*self, store, connect, |it| it).run()
     }
 }
 

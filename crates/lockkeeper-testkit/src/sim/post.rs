@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
+use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock, Spawn};
 use tokio::sync::oneshot;
 
@@ -155,5 +156,17 @@ impl<B: Backend> Place for PostPlace<B> {
 
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send {
         self.send(|it| Box::pin(it.leave()))
+    }
+}
+
+impl<B: Node> Node for Post<B> {
+    fn standing(&self) -> impl Future<Output = Result<Standing>> + Send {
+        self.inner.standing()
+    }
+}
+
+impl<B: Node> RaiseCounter for PostPlace<B> {
+    fn raise(&mut self, counter: u64) -> impl Future<Output = Result<Option<u64>>> + Send {
+        self.send(move |it| Box::pin(it.raise(counter)))
     }
 }

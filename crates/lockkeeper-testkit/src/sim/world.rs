@@ -6,17 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Key, Locker, LockerBuilder, Moment, Spawn};
 
-use super::executor::{Ended, Executor, ProcessId};
-use super::post::{Delays, Post};
+use super::executor::{Ended, Executor, Process, ProcessId};
 use super::users::{KEY, User};
+use super::way::Way;
 use super::witness::Witness;
 use super::{Broken, Report, Scenario};
 use crate::chance::Chance;
-use crate::chaos::{Chaos, Fate};
 
 /// The network and the spirit are processes, too; these never pause and never die.
 const NETWORK: ProcessId = 0;
@@ -24,14 +22,16 @@ const SPIRIT: ProcessId = 1;
 const FIRST: ProcessId = 2;
 
 type Settings = Arc<dyn Fn(LockerBuilder) -> LockerBuilder + Send + Sync>;
+type Connect<S> = Arc<dyn Fn(&S, &Way) -> LockerBuilder + Send + Sync>;
 
 #[derive(Clone)]
-pub(super) struct World<B> {
+pub(super) struct World<S> {
     scenario: Scenario,
     clock: Clock,
     executor: Executor,
     witness: Witness,
-    store: B,
+    store: S,
+    connect: Connect<S>,
     settings: Settings,
     population: Arc<Mutex<Vec<Member>>>,
     born: Arc<AtomicU32>,
@@ -47,16 +47,17 @@ struct Member {
     pauses: Arc<AtomicU64>,
 }
 
-impl<B> fmt::Debug for World<B> {
+impl<S> fmt::Debug for World<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("World").field("scenario", &self.scenario).finish_non_exhaustive()
     }
 }
 
-impl<B: Backend + Inspect + Clone> World<B> {
+impl<S: Inspect + Clone> World<S> {
     pub(super) fn new(
         scenario: Scenario,
-        store: impl FnOnce(Clock) -> B,
+        store: impl FnOnce(Clock) -> S,
+        connect: impl Fn(&S, &Way) -> LockerBuilder + Send + Sync + 'static,
         settings: impl Fn(LockerBuilder) -> LockerBuilder + Send + Sync + 'static,
     ) -> Self {
         let mut chance = Chance::seeded(scenario.seed ^ 0x5eed);
@@ -67,6 +68,7 @@ impl<B: Backend + Inspect + Clone> World<B> {
             witness: Witness::default(),
             store: store(clock.clone()),
             clock,
+            connect: Arc::new(connect),
             settings: Arc::new(settings),
             population: Arc::default(),
             born: Arc::new(AtomicU32::new(FIRST)),
@@ -95,7 +97,7 @@ impl<B: Backend + Inspect + Clone> World<B> {
     fn give_birth(&self) {
         let id = self.born.fetch_add(1, Ordering::Relaxed);
         let process = self.executor.process(id);
-        let builder = Locker::builder(self.network())
+        let builder = (self.connect)(&self.store, &self.way(process.clone()))
             .clock(self.clock.clone())
             .spawner(process.clone())
             .outage_max(self.scenario.ttl * 3)
@@ -124,17 +126,15 @@ impl<B: Backend + Inspect + Clone> World<B> {
         self.members().push(Member { id, locker, users, pauses });
     }
 
-    /// A bad network: letters that outlive their senders, and calls that are lost or never answered.
-    fn network(&self) -> Chaos<Post<B>> {
-        let Scenario { odds, ttl, slow_letters, .. } = self.scenario;
-        let delays =
-            Delays { chance: self.fork(), slow: slow_letters, slow_max: ttl * 2, usual_max: odds.usual_max };
-        let carrier = self.executor.process(NETWORK);
-        let post = Post::new(self.store.clone(), self.clock.clone(), carrier, delays, ttl);
-        let (mut chance, healed) = (self.fork(), self.healed.clone());
-        Chaos::new(post, self.clock.clone(), move |_, _| {
-            if healed.load(Ordering::Relaxed) { Fate::OK } else { odds.draw(&mut chance) }
-        })
+    fn way(&self, process: Arc<Process>) -> Way {
+        Way {
+            scenario: self.scenario,
+            clock: self.clock.clone(),
+            process,
+            network: self.executor.process(NETWORK),
+            healed: self.healed.clone(),
+            chance: self.chance.clone(),
+        }
     }
 
     /// Pause and kill, at random, as often as the scenario says.

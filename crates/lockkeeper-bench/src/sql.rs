@@ -1,0 +1,109 @@
+//! SQL locks beside the bare statements of a unique row, on real servers that this program starts.
+
+mod bare;
+mod crowd;
+
+use std::error::Error;
+
+use lockkeeper::Locker;
+use lockkeeper_testkit::servers;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::measure::{beside, time};
+use crate::report::{Bound, Row};
+use bare::{Bare, BareMysql, BarePostgres};
+pub(crate) use crowd::{WORKER, work};
+
+const OPS: u32 = 300;
+
+/// PostgreSQL.
+pub(crate) fn postgres() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(servers::Postgres::start(servers::PostgresOptions::default()))?;
+    let bare = runtime.block_on(BarePostgres::open(&server.url()))?;
+    let committed = "SELECT pg_sleep(1.1), sum(xact_commit) FROM pg_stat_database WHERE datname = 'postgres'";
+    let statements = || {
+        // The server's counters lag behind by up to a second; asking costs a transaction itself.
+        let said = runtime.block_on(server.sql(committed)).unwrap_or_default();
+        said.trim_start_matches('|').parse().unwrap_or(0)
+    };
+    let mut rows = alone(&runtime, &server.url(), &bare)?;
+    rows.extend(crowd::compete(&server.url(), statements, 1.0)?);
+    rows.push(crowd::idle(&server.url(), statements)?);
+    Ok(rows)
+}
+
+/// MariaDB, in the words that MySQL understands.
+pub(crate) fn mysql() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(servers::MariaDb::start(servers::MariaDbOptions::default()))?;
+    let bare = runtime.block_on(BareMysql::open(&server.url()))?;
+    let statements = || {
+        let said = runtime.block_on(server.sql("SHOW GLOBAL STATUS LIKE 'Questions'")).unwrap_or_default();
+        said.split_whitespace().last().and_then(|it| it.parse().ok()).unwrap_or(0)
+    };
+    let mut rows = alone(&runtime, &server.url(), &bare)?;
+    rows.extend(crowd::compete(&server.url(), statements, 2.0)?);
+    Ok(rows)
+}
+
+/// One process: a free lock, and 64 tasks on one.
+fn alone(runtime: &Runtime, url: &str, bare: &impl Bare) -> Outcome {
+    let locker = runtime.block_on(lockkeeper::connect(url))?;
+    runtime.block_on(cycles(&locker, 10))?;
+    let mut failed: Option<Box<dyn Error>> = None;
+    let times = beside(
+        OPS,
+        || {
+            if let Err(error) = runtime.block_on(cycles(&locker, OPS)) {
+                failed = Some(error.into());
+            }
+        },
+        || {
+            if let Err(error) = runtime.block_on(bare.cycles(OPS)) {
+                eprint_error(&*error);
+            }
+        },
+    );
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let bare_rate = 1.0 / times.1.as_secs_f64();
+    let crowd = time(&mut || runtime.block_on(tasks(&locker, 64, 200)));
+    let rate = f64::from(64 * 200) / crowd.as_secs_f64();
+    Ok(vec![
+        Row::of_times("lock + unlock, uncontended, beside insert + delete of a unique row", times, 1.3),
+        Row {
+            what: "64 tasks of one process on one lock, guards per second, beside the bare cycle",
+            ours: format!("{rate:.0}/s"),
+            theirs: format!("{bare_rate:.0}/s"),
+            ratio: rate / bare_rate,
+            bound: Bound::AtLeast(20.0),
+            note: String::new(),
+        },
+    ])
+}
+
+fn eprint_error(error: &dyn Error) {
+    crate::report::say(&format!("the bare statements failed: {error}"));
+}
+
+async fn cycles(locker: &Locker, count: u32) -> lockkeeper::Result<()> {
+    for _ in 0..count {
+        locker.lock("orders/42").await?.release().await?;
+    }
+    Ok(())
+}
+
+async fn tasks(locker: &Locker, tasks: u32, each: u32) {
+    let running: Vec<_> = (0..tasks)
+        .map(|_| {
+            let locker = locker.clone();
+            tokio::spawn(async move { cycles(&locker, each).await })
+        })
+        .collect();
+    for task in running {
+        let _ = task.await;
+    }
+}

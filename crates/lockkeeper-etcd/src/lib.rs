@@ -1,0 +1,100 @@
+//! Locks on etcd: fair, woken one by one, under one lease per process.
+//!
+//! ```no_run
+//! # async fn f() -> lockkeeper_core::Result<()> {
+//! let etcd = lockkeeper_etcd::Etcd::connect("etcd://one,two,three").await?;
+//! # let _ = etcd; Ok(()) }
+//! ```
+//!
+//! A free lock costs one transaction to take and one to give back. Whoever waits watches its predecessor
+//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Building needs no
+//! protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
+
+mod admin;
+mod connection;
+mod doctor;
+mod fault;
+mod options;
+mod place;
+mod session;
+mod store;
+mod wake;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::{Claim, Result};
+
+pub use options::{Options, Secret, Tls};
+pub use place::EtcdPlace;
+use store::Store;
+
+/// Locks on etcd. Clones share their connections, their leases and their watches.
+#[derive(Clone)]
+pub struct Etcd(Arc<Store>);
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Etcd({})", self.options().endpoints.join(","))
+    }
+}
+
+impl Etcd {
+    /// Connect to the cluster that the URL names.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
+    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Etcd::with_options(Options::parse(url)?).await
+    }
+
+    /// Connect with options.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// As for [`Etcd::connect`].
+    pub async fn with_options(options: Options) -> Result<Self> {
+        let etcd = Etcd(Arc::new(Store::new(options)?));
+        etcd.0.connection.open().await?;
+        Ok(etcd)
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &Options {
+        &self.0.connection.options
+    }
+
+    /// How many events of watched keys the cluster has sent to this process: the price of waiting.
+    pub fn events(&self) -> u64 {
+        self.0.wake.events()
+    }
+}
+
+impl Backend for Etcd {
+    type Place = EtcdPlace;
+
+    fn profile(&self) -> Profile {
+        Profile {
+            name: fault::NAME,
+            order: Order::Fifo,
+            rooms: Rooms::Weighted,
+            reach: Reach::Network,
+            lease: Lease::Session,
+            ttl_min: Duration::from_secs(1),
+            ttl_max: Duration::from_hours(1),
+        }
+    }
+
+    fn enter(&self, claim: Claim) -> EtcdPlace {
+        EtcdPlace::new(self.0.clone(), claim)
+    }
+}

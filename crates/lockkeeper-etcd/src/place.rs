@@ -1,0 +1,410 @@
+//! A place in a line: a key of ours under our lease. The line is the order in which its keys were created.
+//!
+//! ```text
+//!          join (one write)                told, and proven by a write
+//!   out ──────────────────▶ in line ─────────────────────────────────▶ inside
+//!    ▲ ▲                     │    ▲ predecessor watched                   │
+//!    │ └── leave ────────────┴────│───────────────────────────────────────┤
+//!    └──── key gone: lease lost, or broken by hand ───────────────────────┘
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_core::admission::{self, Load};
+use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::record::{Record, segment_of};
+use lockkeeper_core::{Claim, Moment};
+
+use crate::fault::{self, NAME};
+use crate::session::Lease;
+use crate::store::Store;
+use crate::wake::{Watch, What};
+use crate::wire::{
+    KeyValue, RangeResponse, TxnRequest, TxnResponse, created_at, delete, newest, nobody_in, oldest_first,
+    one, put, range, range_end, touch, written_at,
+};
+
+const TAKING: &str = "taking the lock";
+const RENEWING: &str = "renewing the lock";
+const LEAVING: &str = "releasing the lock";
+
+/// A place in a line of [`Etcd`](crate::Etcd).
+#[derive(Debug)]
+pub struct EtcdPlace {
+    store: Arc<Store>,
+    claim: Claim,
+    /// What the names of all keys of this line begin with.
+    line: Bytes,
+    /// Our key.
+    key: Bytes,
+    /// The lease of our key, once we have asked. It stays until we have left for sure.
+    lease: Option<Arc<Lease>>,
+    /// A request to create our key went unanswered, so it may still be under way.
+    unsure: bool,
+    /// The revision that created our key, once we know it: our number in line.
+    revision: Option<i64>,
+    /// The revision of the write that let us in, while we are inside. Not that of our key: where several share
+    /// a room, or wait for rooms of different size, the line's order is not the order of grants.
+    counter: Option<i64>,
+    wanted: bool,
+    /// Outside: those who keep us out. Inside: the line.
+    watches: Vec<Watch>,
+}
+
+/// What a look at the line is worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// A read, which may be old: good enough to go on waiting.
+    Read,
+    /// A write that changes nothing but goes through the log, so that only a living leader can answer it.
+    Write,
+    /// A write to our own key, whose revision is our counter if it finds us inside.
+    Enter,
+}
+
+/// What a look at the line said.
+struct Look {
+    revision: i64,
+    /// What to watch; empty if we are inside, or may enter.
+    blockers: Vec<What>,
+    ahead: u64,
+    wanted: bool,
+}
+
+impl EtcdPlace {
+    pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
+        let line = format!("{}/locks/{}/", store.prefix(), segment_of(claim.key.as_str()));
+        let key = Bytes::from(format!("{line}{}", claim.id.to_hex()));
+        let line = Bytes::from(line);
+        let (lease, revision, counter, watches) = (None, None, None, Vec::new());
+        EtcdPlace { store, claim, line, key, lease, unsure: false, revision, counter, wanted: false, watches }
+    }
+
+    fn now(&self) -> Moment {
+        self.store.connection.clock.now()
+    }
+
+    /// Nobody else can be beside us: one predecessor is all we need to know of, and where there is none the
+    /// write that created our key has let us in.
+    ///
+    /// Elsewhere a claim enters by a second write to its key, after all before it have done so.
+    fn is_alone(&self) -> bool {
+        self.claim.capacity == 1
+    }
+
+    /// Our key is gone, or will be with its lease.
+    fn reset(&mut self) {
+        self.revision = None;
+        self.watches.clear();
+        if self.counter.take().is_some() {
+            self.store.forget(self.claim.id);
+        }
+    }
+
+    /// The write at `revision` let us in.
+    fn enter(&mut self, own: i64, revision: i64) {
+        self.counter = Some(revision);
+        self.watches.clear();
+        self.store.remember(self.claim.id, own, revision);
+    }
+
+    /// Our lease, or a new one if we have none that lives.
+    async fn lease(&mut self) -> Result<Arc<Lease>> {
+        if let Some(lease) = self.lease.as_ref().filter(|it| !it.is_lost()) {
+            return Ok(lease.clone());
+        }
+        self.reset();
+        let lease = self.store.sessions.lease(self.claim.ttl).await?;
+        self.lease = Some(lease.clone());
+        Ok(lease)
+    }
+
+    /// Take our place: one write that creates our key unless it is there, and tells who is before us.
+    ///
+    /// `None` if we must ask again: the lease was lost, or what we knew of it was old.
+    async fn join(&mut self, lease: &Lease) -> Result<Option<Look>> {
+        let value = Record::text_of(&self.claim);
+        let mut compare = vec![created_at(&self.key, 0), written_at(&lease.marker, lease.epoch())];
+        let line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
+        let success = if self.is_alone() {
+            if !self.claim.patient {
+                compare.push(nobody_in(&self.line));
+            }
+            // The newest before our key is there is our predecessor.
+            vec![range(line.clone()), put(&self.key, value, lease.id)]
+        } else {
+            vec![put(&self.key, value, lease.id), range(line.clone())]
+        };
+        let failure = vec![range(one(&self.key)), range(one(&lease.marker)), range(line)];
+        let sure = !std::mem::replace(&mut self.unsure, true);
+        let answer = match self.store.connection.txn(TxnRequest { compare, success, failure }).await {
+            Ok(answer) => answer,
+            Err(status) if fault::is_lease_gone(&status) => {
+                lease.lose();
+                return Ok(None);
+            }
+            Err(status) => return Err(fault::from_status(TAKING, &status)),
+        };
+        // What an earlier request will do is not known any better than before.
+        self.unsure = !sure;
+        if answer.succeeded {
+            let at = usize::from(!self.is_alone());
+            let others = answer.range(at).ok_or_else(|| fault::garbled(TAKING))?;
+            let own = answer.revision();
+            let look = self.look(own, own, others);
+            self.revision = Some(own);
+            if self.is_alone() && look.blockers.is_empty() {
+                self.enter(own, own);
+            }
+            return Ok((self.counter.is_some() || !look.blockers.is_empty()).then_some(look));
+        }
+        self.find_again(lease, &answer)
+    }
+
+    /// Our key is there already, or our lease is not what we thought, or a try found somebody.
+    fn find_again(&mut self, lease: &Lease, answer: &TxnResponse) -> Result<Option<Look>> {
+        let found = |at| answer.range(at).map(|it| it.kvs.first()).ok_or_else(|| fault::garbled(TAKING));
+        let Some(marker) = found(1)? else {
+            lease.lose();
+            return Ok(None);
+        };
+        lease.set_epoch(marker.mod_revision);
+        if let Some(own) = found(0)? {
+            if own.lease == lease.id {
+                self.revision = Some(own.create_revision);
+                // Another place of this process may have been told of this very grant.
+                self.counter = self.store.recall(self.claim.id, own.create_revision);
+            }
+            // Under another lease it is what a lost one left behind; it goes with it.
+            return Ok(None);
+        }
+        let others = answer.range(2).ok_or_else(|| fault::garbled(TAKING))?;
+        if self.claim.patient || !self.is_alone() || others.kvs.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(self.look(0, answer.revision(), others)))
+    }
+
+    /// Look at the line from our place. `None` if our key is gone.
+    async fn look_again(&self, own: i64, proof: Proof, doing: &'static str) -> Result<Option<Look>> {
+        let line = if self.is_alone() { newest(&self.line, Some(own)) } else { oldest_first(&self.line) };
+        let nothing = || delete(&Bytes::from(format!("{}/nothing", self.store.prefix())));
+        let (mut success, mut failure) = (vec![range(line)], Vec::new());
+        match proof {
+            Proof::Read => {}
+            Proof::Write => success.push(nothing()),
+            Proof::Enter => success.push(touch(&self.key)),
+        }
+        failure.extend((proof != Proof::Read).then(nothing));
+        let txn = TxnRequest { compare: vec![created_at(&self.key, own)], success, failure };
+        let answer = self.store.connection.txn(txn).await.map_err(|it| fault::from_status(doing, &it))?;
+        if !answer.succeeded {
+            return Ok(None);
+        }
+        let others = answer.range(0).ok_or_else(|| fault::garbled(doing))?;
+        Ok(Some(self.look(own, answer.revision(), others)))
+    }
+
+    /// Reckon with what was read at `revision`. `own` is when our key was created; 0 if it was not.
+    fn look(&self, own: i64, revision: i64, others: &RangeResponse) -> Look {
+        if self.is_alone() {
+            let blockers: Vec<_> = others.kvs.iter().map(|it| What::End(it.key.clone())).collect();
+            // After we joined the count includes us; before, those are all.
+            let all = u64::try_from(others.count).unwrap_or(0);
+            let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
+            let wanted = own != revision && blockers.is_empty() && 1 < all;
+            return Look { revision, blockers, ahead, wanted };
+        }
+        let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
+        let at = line.iter().position(|it| it.0.key == self.key).unwrap_or(line.len());
+        let loads: Vec<Load> = line.iter().map(|it| it.1).collect();
+        let blockers = admission::blockers(&loads[..at], self.load());
+        let mut blockers: Vec<_> = blockers.into_iter().map(|it| What::End(line[it].0.key.clone())).collect();
+        // There is room, but nobody overtakes: who is before us enters before us.
+        let before = line[..at].last().filter(|it| blockers.is_empty() && it.0.version < 2);
+        blockers.extend(before.map(|it| What::Key(it.0.key.clone())));
+        let wanted = admission::inside(&loads) < loads.len();
+        Look { revision, blockers, ahead: u64::try_from(at).unwrap_or(u64::MAX), wanted }
+    }
+
+    fn load(&self) -> Load {
+        Load { weight: self.claim.weight, capacity: self.claim.capacity }
+    }
+
+    /// Whether those who kept us out may be gone, or we never looked.
+    fn is_told(&self) -> bool {
+        self.watches.is_empty() || self.watches.iter().any(Watch::has_told)
+    }
+
+    /// Ask until we know: am I inside? Answers what the last look said.
+    async fn ask(&mut self) -> Result<(Arc<Lease>, Look)> {
+        // Each way round is a lease lost or a key gone, which do not happen often.
+        for _ in 0..4 {
+            let lease = self.lease().await?;
+            let Some(own) = self.revision else {
+                if let Some(look) = self.join(&lease).await? {
+                    return Ok((lease, look));
+                }
+                continue;
+            };
+            // A recheck without a sign is only read: most of those who wait are not next. And where several
+            // can be inside, touching our key means to enter: look first.
+            if self.counter.is_none() && (!self.is_told() || !self.is_alone()) {
+                let look = self.look_again(own, Proof::Read, TAKING).await?;
+                if let Some(look) = look.filter(|it| !it.blockers.is_empty()) {
+                    return Ok((lease, look));
+                }
+            }
+            let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter };
+            match self.look_again(own, proof, TAKING).await? {
+                Some(look) => {
+                    if proof == Proof::Enter && look.blockers.is_empty() {
+                        self.enter(own, look.revision);
+                    }
+                    return Ok((lease, look));
+                }
+                None => self.reset(),
+            }
+        }
+        Err(Fault::transient(NAME, TAKING, "our lease is lost again and again"))
+    }
+
+    fn wait(&mut self, look: &Look) -> Turn {
+        let watch = |it: &What| self.store.wake.watch(it.clone(), look.revision + 1);
+        self.watches = look.blockers.iter().map(watch).collect();
+        // The watch is enough; this is for the day on which the store forgets to tell.
+        let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
+        Turn::Wait { recheck, ahead: Some(look.ahead) }
+    }
+}
+
+/// A key that is no claim of ours takes no room.
+fn load(kv: &KeyValue) -> Option<Load> {
+    Record::read(&kv.value).map(|it| it.load)
+}
+
+/// The answer to rewriting the marker.
+fn void(lease: &Lease, answer: &TxnResponse) -> Result<()> {
+    if answer.succeeded {
+        lease.set_epoch(answer.revision());
+        return Ok(());
+    }
+    let Some(marker) = answer.range(0).and_then(|it| it.kvs.first()) else {
+        lease.lose();
+        return Ok(());
+    };
+    lease.set_epoch(marker.mod_revision);
+    Err(Fault::transient(NAME, LEAVING, "another release came first; ask again"))
+}
+
+impl Place for EtcdPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        let called_at = self.now();
+        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
+            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+            return Err(Fault::permanent(NAME, TAKING, text));
+        }
+        let (lease, look) = self.ask().await?;
+        if !look.blockers.is_empty() {
+            if self.claim.patient {
+                return Ok(self.wait(&look));
+            }
+            self.leave().await?;
+            return Ok(Turn::Wait { recheck: self.claim.ttl / 3, ahead: Some(look.ahead) });
+        }
+        self.wanted = look.wanted;
+        let valid_for = lease.proven_until() - called_at;
+        if valid_for < lease.ttl / 20 || lease.is_lost() {
+            return Err(Fault::transient(NAME, TAKING, "the lease is in doubt until the next keep-alive"));
+        }
+        let counter = u64::try_from(self.counter.unwrap_or(0)).unwrap_or(0);
+        Ok(Turn::Held(Grant { counter, valid_for, wanted: look.wanted }))
+    }
+
+    async fn changed(&mut self) {
+        let Some(lease) = &self.lease else {
+            return std::future::pending().await;
+        };
+        let mut watches: Vec<_> = self.watches.iter_mut().map(|it| Box::pin(it.told())).collect();
+        let told = std::future::poll_fn(|cx| {
+            let ready = watches.iter_mut().any(|it| it.as_mut().poll(cx).is_ready());
+            if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        });
+        tokio::select! {
+            () = told => {}
+            () = lease.when_lost() => {}
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let called_at = self.now();
+        let (Some(lease), Some(own), Some(_)) = (self.lease.clone(), self.revision, self.counter) else {
+            return Ok(Renewal::Lost);
+        };
+        if lease.is_lost() {
+            self.reset();
+            return Ok(Renewal::Lost);
+        }
+        // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
+        if self.is_told() {
+            let Some(look) = self.look_again(own, Proof::Write, RENEWING).await? else {
+                self.reset();
+                return Ok(Renewal::Lost);
+            };
+            self.wanted = look.wanted;
+            let what = What::Line(self.line.clone(), range_end(&self.line));
+            self.watches = vec![self.store.wake.watch(what, look.revision + 1)];
+        }
+        // What the heartbeat of all has proven is ours as well; a stale proof is waited for.
+        let fresh = called_at.after(lease.ttl / 2);
+        tokio::select! {
+            () = lease.when_proven_beyond(fresh) => {}
+            () = self.store.connection.clock.sleep(self.store.connection.options.timeout) => {}
+        }
+        if lease.is_lost() {
+            self.reset();
+            return Ok(Renewal::Lost);
+        }
+        let valid_for = lease.proven_until() - called_at;
+        if valid_for.is_zero() {
+            return Err(Fault::transient(NAME, RENEWING, "no keep-alive was confirmed in time"));
+        }
+        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        self.watches.clear();
+        let Some(lease) = self.lease.clone() else {
+            return Ok(());
+        };
+        // A key that we know goes by its number. But a request under way could create it again: rewriting the
+        // marker makes all such requests void.
+        let txn = match self.revision {
+            _ if self.unsure => TxnRequest {
+                compare: vec![written_at(&lease.marker, lease.epoch())],
+                success: vec![delete(&self.key), put(&lease.marker, "", lease.id)],
+                failure: vec![range(one(&lease.marker))],
+            },
+            Some(own) => TxnRequest {
+                compare: vec![created_at(&self.key, own)],
+                success: vec![delete(&self.key)],
+                failure: Vec::new(),
+            },
+            None => TxnRequest::default(),
+        };
+        if !txn.success.is_empty() {
+            match self.store.connection.txn(txn).await {
+                Err(status) if fault::is_lease_gone(&status) => lease.lose(),
+                Err(status) => return Err(fault::from_status(LEAVING, &status)),
+                Ok(answer) if self.unsure => void(&lease, &answer)?,
+                Ok(_) => {}
+            }
+        }
+        self.unsure = false;
+        self.reset();
+        self.lease = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! When many tasks take and give back locks at once, their calls share scripts.
+//!
+//! A script costs the server more to start than to take a lock, and a command costs the client more to
+//! send than to prepare. So once [`CROWD`] calls are under way, further ones go together. Alone, a call
+//! goes at once and by itself. What is not free, or waited for, is asked about again by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use lockkeeper_core::backend::{Fault, Result};
+use redis::Value;
+use tokio::sync::oneshot;
+
+use crate::batch::{Batch, pieces};
+use crate::connection::Link;
+use crate::fault;
+use crate::script::{Call, Script, Scripts};
+
+/// From so many calls under way on, calls go together.
+const CROWD: usize = 8;
+
+/// Locks per script: it holds up everybody else on the server for about a tenth of a millisecond.
+const SIZE: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Bulk {
+    scripts: Arc<Scripts>,
+    under_way: AtomicUsize,
+    takes: Batch<Take>,
+    leaves: Batch<Leave>,
+}
+
+#[derive(Debug)]
+struct Take {
+    main: String,
+    record: Vec<u8>,
+    ttl: Vec<u8>,
+    answer: oneshot::Sender<Result<Option<i64>>>,
+}
+
+#[derive(Debug)]
+struct Leave {
+    main: String,
+    id: [u8; 16],
+    answer: oneshot::Sender<Result<bool>>,
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Bulk {
+    pub(crate) fn new(scripts: Arc<Scripts>) -> Self {
+        Bulk { scripts, under_way: AtomicUsize::new(0), takes: Batch::default(), leaves: Batch::default() }
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        CROWD <= self.under_way.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(&self.under_way)
+    }
+
+    /// Take a lock if it is free: its counter, or `None` if `turn` must be asked.
+    pub(crate) async fn take(
+        &self,
+        link: &Link,
+        doing: &'static str,
+        main: &str,
+        record: &[u8],
+        ttl: &[u8],
+    ) -> Result<Option<i64>> {
+        let (answer, told) = oneshot::channel();
+        let take = Take { main: main.to_owned(), record: record.to_vec(), ttl: ttl.to_vec(), answer };
+        if let Some(gatherer) = self.takes.add(take) {
+            let batches = pieces(gatherer.gather().await, SIZE);
+            join_all(batches.into_iter().map(|it| self.send_takes(link, doing, it))).await;
+        }
+        told.await.unwrap_or_else(|_| Err(dropped(doing)))
+    }
+
+    async fn send_takes(&self, link: &Link, doing: &'static str, takes: Vec<Take>) {
+        let keys: Vec<&str> = takes.iter().map(|it| it.main.as_str()).collect();
+        let args: Vec<&[u8]> =
+            takes.iter().flat_map(|it| [it.record.as_slice(), it.ttl.as_slice()]).collect();
+        let counters = match self.call(link, doing, &self.scripts.turns, &keys, &args).await {
+            Ok(Value::Array(counters)) if counters.len() == takes.len() => Ok(counters),
+            Ok(_) => Err(unexpected(doing)),
+            Err(fault) => Err(fault),
+        };
+        for (at, take) in takes.into_iter().enumerate() {
+            let answer = match &counters {
+                Ok(counters) => match counters[at] {
+                    Value::Int(0) => Ok(None),
+                    Value::Int(counter) => Ok(Some(counter)),
+                    _ => Err(unexpected(doing)),
+                },
+                Err(fault) => Err(fault.clone()),
+            };
+            // Whoever does not listen any more went away with its runtime; its claim expires by itself.
+            let _ = take.answer.send(answer);
+        }
+    }
+
+    /// Give a lock back if nobody waits for it: whether that is done, or `leave` must be asked.
+    pub(crate) async fn leave(
+        &self,
+        link: &Link,
+        doing: &'static str,
+        main: &str,
+        id: [u8; 16],
+    ) -> Result<bool> {
+        let (answer, told) = oneshot::channel();
+        let leave = Leave { main: main.to_owned(), id, answer };
+        if let Some(gatherer) = self.leaves.add(leave) {
+            let batches = pieces(gatherer.gather().await, SIZE);
+            join_all(batches.into_iter().map(|it| self.send_leaves(link, doing, it))).await;
+        }
+        told.await.unwrap_or_else(|_| Err(dropped(doing)))
+    }
+
+    async fn send_leaves(&self, link: &Link, doing: &'static str, leaves: Vec<Leave>) {
+        let keys: Vec<&str> = leaves.iter().map(|it| it.main.as_str()).collect();
+        let args: Vec<&[u8]> = leaves.iter().map(|it| it.id.as_slice()).collect();
+        let digits = match self.call(link, doing, &self.scripts.leaves, &keys, &args).await {
+            Ok(Value::BulkString(digits)) if digits.len() == leaves.len() => Ok(digits),
+            Ok(_) => Err(unexpected(doing)),
+            Err(fault) => Err(fault),
+        };
+        for (at, leave) in leaves.into_iter().enumerate() {
+            let answer = match &digits {
+                Ok(digits) => Ok(digits[at] == b'1'),
+                Err(fault) => Err(fault.clone()),
+            };
+            let _ = leave.answer.send(answer);
+        }
+    }
+
+    async fn call(
+        &self,
+        link: &Link,
+        doing: &'static str,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<Value> {
+        let _under_way = self.begin();
+        link.call(doing, script, &Call { keys, args }).await
+    }
+}
+
+fn dropped(doing: &'static str) -> Fault {
+    Fault::transient(fault::NAME, doing, "the batch was dropped")
+}
+
+fn unexpected(doing: &'static str) -> Fault {
+    Fault::transient(fault::NAME, doing, "the script gave an answer that is not ours")
+}

@@ -1,0 +1,316 @@
+//! Nodes that are down, stuck, mute: minorities do not matter, majorities are told, nothing is left behind.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Cluster, Mode, Shaky, TTL, claim, held, must_wait, still_holds};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
+use lockkeeper_core::{Claim, Locker, Memory};
+use lockkeeper_redlock::{Options, Redlock};
+
+const BAD: [Mode; 3] = [Mode::Down, Mode::Stuck, Mode::Mute];
+
+/// All sets of at most `most` of `nodes` nodes.
+fn sets(nodes: usize, sizes: std::ops::RangeInclusive<usize>) -> Vec<Vec<usize>> {
+    (0_usize..1 << nodes)
+        .map(|bits| (0..nodes).filter(|it| bits >> it & 1 == 1).collect::<Vec<_>>())
+        .filter(|it| sizes.contains(&it.len()))
+        .collect()
+}
+
+#[test]
+fn the_lock_works_with_every_minority_gone() {
+    for minority in sets(5, 0..=2) {
+        for mode in BAD {
+            let cluster = Cluster::of(5);
+            let redlock = cluster.redlock();
+            cluster.set(minority.clone(), mode);
+            cluster.run(async {
+                let (mut one, mut other) = (redlock.enter(claim()), redlock.enter(claim()));
+                let before = held(&mut one).await;
+                must_wait(&mut other).await;
+                still_holds(&mut one).await;
+                one.leave().await.unwrap();
+                let after = held(&mut other).await;
+                assert!(before.counter < after.counter, "{minority:?} {mode:?}");
+                other.leave().await.unwrap();
+                cluster.heal();
+                cluster.all_empty().await;
+            });
+        }
+    }
+}
+
+#[test]
+fn the_lock_survives_every_minority_that_goes_while_it_is_held() {
+    for minority in sets(5, 1..=2) {
+        for mode in BAD {
+            let cluster = Cluster::of(5);
+            let redlock = cluster.redlock();
+            cluster.run(async {
+                let (mut one, mut other) = (redlock.enter(claim()), redlock.enter(claim()));
+                held(&mut one).await;
+                cluster.set(minority.clone(), mode);
+                for _ in 0..6 {
+                    cluster.clock.sleep(TTL / 3).await;
+                    still_holds(&mut one).await;
+                    must_wait(&mut other).await;
+                }
+                one.leave().await.unwrap();
+                held(&mut other).await;
+                other.leave().await.unwrap();
+                cluster.heal();
+                cluster.all_empty().await;
+            });
+        }
+    }
+}
+
+#[test]
+fn without_a_majority_nobody_is_granted_and_what_arrives_late_is_given_back() {
+    for majority in sets(3, 2..=3) {
+        for mode in BAD {
+            let cluster = Cluster::of(3);
+            let redlock = cluster.redlock();
+            cluster.set(majority.clone(), mode);
+            cluster.run(async {
+                let mut unlucky = redlock.enter(claim());
+                let fault = unlucky.turn().await.unwrap_err();
+                assert!(fault.is_transient(), "{fault}");
+                assert!(fault.message.contains("2 of 3 nodes are needed"), "{fault}");
+                // The keeper asks again and again; no node may collect calls meanwhile.
+                for _ in 0..5 {
+                    unlucky.turn().await.unwrap_err();
+                }
+                cluster.heal();
+                cluster.all_empty().await;
+                let mut other = redlock.enter(claim());
+                held(&mut other).await;
+            });
+            for node in &cluster.nodes {
+                assert!(node.open_max() <= 2, "{} calls under way at once to {node:?}", node.open_max());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_place_dropped_in_the_middle_of_a_call_leaves_nothing() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.set(0..3, Mode::Mute);
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        tokio::select! {
+            biased;
+            _ = place.turn() => panic!("nobody answers"),
+            () = cluster.clock.sleep(Duration::from_millis(1)) => {}
+        }
+        drop(place);
+        assert!(!cluster.nodes[0].store().is_empty(), "the call was carried out");
+        cluster.heal();
+        cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_slow_node_that_gives_the_lock_late_is_counted_from_then_on() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.set([2], Mode::Stuck);
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        held(&mut place).await;
+        cluster.heal();
+        still_holds(&mut place).await;
+        cluster.set([0], Mode::Down);
+        still_holds(&mut place).await;
+        place.leave().await.unwrap();
+    });
+}
+
+#[test]
+fn a_renewal_is_unknown_without_a_majority_and_known_again_with_one() {
+    for majority in sets(3, 2..=3) {
+        for mode in BAD {
+            let cluster = Cluster::of(3);
+            let redlock = cluster.redlock();
+            cluster.run(async {
+                let mut place = redlock.enter(claim());
+                held(&mut place).await;
+                cluster.set(majority.clone(), mode);
+                assert!(place.renew().await.unwrap_err().is_transient());
+                cluster.heal();
+                still_holds(&mut place).await;
+                place.leave().await.unwrap();
+                cluster.all_empty().await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_a_majority_forgot_is_lost_and_one_that_a_minority_forgot_is_not() {
+    let cluster = Cluster::of(5);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        held(&mut place).await;
+        cluster.nodes[0].forget();
+        cluster.nodes[3].forget();
+        still_holds(&mut place).await;
+        cluster.nodes[4].forget();
+        assert_eq!(place.renew().await.unwrap(), Renewal::Lost);
+    });
+}
+
+#[test]
+fn a_release_needs_a_majority_and_is_repeated_for_the_rest() {
+    for mode in BAD {
+        let cluster = Cluster::of(5);
+        let redlock = cluster.redlock();
+        cluster.run(async {
+            let (mut one, mut other) = (redlock.enter(claim()), redlock.enter(claim()));
+            held(&mut one).await;
+            cluster.set(0..3, mode);
+            assert!(one.leave().await.unwrap_err().is_transient());
+            cluster.set([0], Mode::Up);
+            one.leave().await.unwrap();
+            held(&mut other).await;
+            other.leave().await.unwrap();
+            cluster.heal();
+            cluster.all_empty().await;
+        });
+    }
+}
+
+#[test]
+fn a_grant_is_worth_less_than_its_ttl_and_never_more_than_a_majority_keeps_it() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        let (mut one, mut other) = (redlock.enter(claim()), redlock.enter(claim()));
+        let asked_at = cluster.clock.now();
+        let grant = held(&mut one).await;
+        assert!(grant.valid_for + TTL / 100 <= TTL, "{:?}", grant.valid_for);
+        while cluster.clock.now() < asked_at.after(grant.valid_for) {
+            must_wait(&mut other).await;
+            cluster.clock.sleep(TTL / 50).await;
+        }
+    });
+}
+
+#[test]
+fn answers_that_come_when_the_lease_is_over_are_no_grant() {
+    let cluster = Cluster::of(3);
+    let options = cluster.options().node_timeout(TTL * 2);
+    assert!(Redlock::lazy(cluster.nodes.clone(), options).is_err(), "the time-out is longer than any lease");
+    let options = cluster.options().node_timeout(TTL / 5);
+    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    cluster.run(async {
+        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
+        cluster.set(0..3, Mode::Mute);
+        let late = async {
+            cluster.clock.sleep(TTL / 8).await;
+            cluster.heal();
+        };
+        let (turn, ()) = tokio::join!(place.turn(), late);
+        assert!(matches!(turn, Ok(Turn::Wait { .. })), "{turn:?}");
+        cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_confirmation_that_comes_when_the_lease_is_over_is_no_grant() {
+    let cluster = Cluster::of(3);
+    let redlock = Redlock::lazy(cluster.nodes.clone(), cluster.options().node_timeout(TTL / 5)).unwrap();
+    for node in &cluster.nodes {
+        node.before_raise(|it| it.set(Mode::Mute));
+    }
+    cluster.run(async {
+        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
+        let late = async {
+            cluster.clock.sleep(TTL / 8).await;
+            cluster.heal();
+        };
+        let (turn, ()) = tokio::join!(place.turn(), late);
+        assert!(matches!(turn, Ok(Turn::Wait { .. })), "{turn:?}");
+    });
+}
+
+#[test]
+fn what_nodes_gave_and_forgot_before_they_confirmed_it_is_no_grant() {
+    let cluster = Cluster::of(3);
+    let options = cluster.options().without_restart_guard();
+    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    cluster.nodes[0].before_raise(Shaky::forget);
+    cluster.nodes[1].before_raise(Shaky::forget);
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        must_wait(&mut place).await;
+        cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_release_of_an_earlier_attempt_that_arrives_late_takes_nothing_away() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        // A stranger has two nodes, so that the first attempt gets the third only and gives it back.
+        let mut strangers = [0, 1].map(|it| cluster.nodes[it].enter(claim()));
+        for stranger in &mut strangers {
+            held(stranger).await;
+        }
+        cluster.set([2], Mode::LeavesLate);
+        let mut place = redlock.enter(claim());
+        must_wait(&mut place).await;
+        for stranger in &mut strangers {
+            stranger.leave().await.unwrap();
+        }
+        // The release is repeated in the background, with success.
+        cluster.all_empty().await;
+        held(&mut place).await;
+        cluster.nodes[2].deliver_late().await;
+        let mut other = cluster.nodes[2].enter(claim());
+        must_wait(&mut other).await;
+    });
+}
+
+#[tokio::test]
+async fn two_lockers_count_exactly_with_a_node_down() {
+    let stores: Vec<_> =
+        (0..3).map(|it| Shaky::new(&format!("{it}"), &lockkeeper_core::Clock::boot())).collect();
+    stores[1].set(Mode::Stuck);
+    let options = Options::default().without_restart_guard();
+    let lockers = [(); 2].map(|()| Locker::new(Redlock::lazy(stores.clone(), options.clone()).unwrap()));
+    let count = std::sync::Arc::new(std::sync::Mutex::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let (locker, count) = (lockers[task % 2].clone(), count.clone());
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                let guard = locker.lock("count").ttl(TTL).await.unwrap();
+                let seen = *count.lock().unwrap();
+                tokio::task::yield_now().await;
+                *count.lock().unwrap() = seen + 1;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(*count.lock().unwrap(), 40);
+    stores[1].set(Mode::Up);
+}
+
+#[tokio::test]
+async fn a_weighted_claim_is_refused() {
+    let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
+    let redlock = Redlock::connect(nodes, Options::default()).await.unwrap();
+    let mut place = redlock.enter(Claim { capacity: 2, ..claim() });
+    assert!(!place.turn().await.unwrap_err().is_transient());
+}

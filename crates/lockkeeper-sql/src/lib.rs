@@ -1,0 +1,35 @@
+//! Lockkeeper on SQL servers: locks in a table of the database you already run.
+//!
+//! One crate for both dialects, because the table, the pace of waiting, the batching of renewals and the words
+//! of errors are the same. Name the feature of your database: `postgres` or `mysql` (which is also MariaDB).
+//!
+//! Nothing here ever runs inside a transaction of yours: locks live on connections of their own.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod batch;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod fenced;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod finding;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod lines;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod name;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod options;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod pace;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod retry;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod rowlock;
+
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+
+#[cfg(feature = "mysql")]
+pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, PostgresOptions, PostgresPlace};

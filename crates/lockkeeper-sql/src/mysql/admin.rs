@@ -1,0 +1,80 @@
+//! The operator's view: who holds what and who waits, and breaking a lock by hand.
+
+use lockkeeper_core::backend::Result;
+use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::{Fence, Key, Label};
+use mysql_async::Row;
+
+use super::fault::Trouble;
+use super::place::{NOW, bytes, text};
+use super::{Mysql, Store};
+use crate::lines::{Entry, gather};
+use crate::name::{hash, span};
+
+/// Who holds and who waits, with `WHERE` to follow.
+fn select() -> String {
+    format!(
+        "SELECT l.name, {NOW}, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note \
+         FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock` WHERE c.expires > {NOW}"
+    )
+}
+
+impl Inspect for Mysql {
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let (length, prefix_text) = (prefix.chars().count(), text(prefix));
+        let sql = format!(
+            "{} AND LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin ORDER BY c.`lock`, c.seq",
+            select()
+        );
+        let mut infos = self.0.lines("listing the locks", &sql).await?;
+        // The server takes blanks at the end for nothing.
+        infos.retain(|it| it.key.as_str().starts_with(prefix));
+        Ok(infos)
+    }
+
+    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let sql = format!("{} AND c.`lock` = {} ORDER BY c.seq", select(), bytes(&hash(key)));
+        Ok(self.0.lines("showing the lock", &sql).await?.into_iter().next())
+    }
+
+    async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
+        let sql = format!("CALL lockkeeper_break_1({})", bytes(&hash(key)));
+        let infos = self.0.lines("breaking the lock", &sql).await?;
+        Ok(infos.into_iter().flat_map(|it| it.holders).collect())
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        super::doctor::examine(&self.0).await
+    }
+}
+
+impl Store {
+    async fn lines(&self, doing: &'static str, sql: &str) -> Result<Vec<LockInfo>> {
+        let answer = self.links.ask(doing, sql).await?;
+        let entries: Option<Vec<_>> = answer.iter().flatten().map(entry).collect();
+        let broken = || Trouble::Refused("a row has another form than expected".into()).fault(doing);
+        Ok(gather(entries.ok_or_else(broken)?))
+    }
+}
+
+fn entry(row: &Row) -> Option<Entry> {
+    let number = |at: usize| row.get_opt::<i64, _>(at)?.ok();
+    let optional = |at: usize| row.get_opt::<Option<String>, _>(at)?.ok();
+    let (now, held, counter) = (number(1)?, number(2)? != 0, number(3)?);
+    Some(Entry {
+        name: row.get_opt(0)?.ok()?,
+        held,
+        occupant: Occupant {
+            label: Label {
+                host: row.get_opt(7)?.ok()?,
+                pid: u32::try_from(number(8)?).unwrap_or(0),
+                owner: optional(9)?,
+                note: optional(10)?,
+            },
+            since: Some(span(now - number(4)?)),
+            fence: (held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
+            valid_for: span(number(5)? - now),
+            weight: u32::try_from(number(6)?).unwrap_or(u32::MAX),
+        },
+    })
+}

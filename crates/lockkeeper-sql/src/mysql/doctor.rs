@@ -1,0 +1,112 @@
+//! What about the server's settings endangers locks.
+
+use std::collections::HashMap;
+
+use lockkeeper_core::backend::Result;
+use lockkeeper_core::inspect::{Finding, Severity};
+
+use super::Store;
+use crate::finding::finding;
+
+const DOING: &str = "examining the server";
+
+/// Look at everything that matters for locks.
+pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
+    let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', \
+               'log_bin', 'binlog_format', 'wsrep_on', 'read_only', 'wait_timeout', 'version', \
+               'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'innodb_lock_wait_timeout', \
+               'innodb_rollback_on_timeout', 'gtid_domain_id')";
+    let answer = store.links.ask(DOING, sql).await?;
+    let settings: HashMap<String, String> = answer
+        .into_iter()
+        .flatten()
+        .filter_map(|it| Some((it.get_opt(0)?.ok()?, it.get_opt(1)?.ok()?)))
+        .collect();
+    let get = |name: &str| settings.get(name).map_or("", String::as_str);
+    let mut findings = vec![durability(get)];
+    findings.extend(replication(get));
+    findings.extend(galera(get));
+    findings.extend(sessions(get));
+    Ok(findings)
+}
+
+fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Finding {
+    match get("innodb_flush_log_at_trx_commit") {
+        "1" | "3" => finding(
+            Severity::Fine,
+            "innodb_flush_log_at_trx_commit is 1",
+            "a grant is on disk before it is told",
+            "nothing to do",
+        ),
+        other => finding(
+            Severity::Danger,
+            format!("innodb_flush_log_at_trx_commit is {other}"),
+            "a crash of the server or its host forgets the last grants, and the lock may be given again while held",
+            "set it to 1",
+        ),
+    }
+}
+
+fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if get("log_bin") == "ON" {
+        let semi = [get("rpl_semi_sync_master_enabled"), get("rpl_semi_sync_source_enabled")];
+        if semi.contains(&"ON") {
+            findings.push(finding(
+                Severity::Fine,
+                "replication is semi-synchronous",
+                "a replica has each grant before it is told, as long as one answers in time",
+                "nothing to do",
+            ));
+        } else {
+            findings.push(finding(
+                Severity::Warning,
+                "the binary log is on and replication, if there is any, is asynchronous",
+                "if a replica is promoted, the last grants are forgotten; fences still grow, because they follow the clock",
+                "use semi-synchronous replication, or check fences where it matters",
+            ));
+        }
+        if get("binlog_format") == "STATEMENT" {
+            findings.push(finding(
+                Severity::Danger,
+                "binlog_format is STATEMENT",
+                "the server refuses our statements, which are READ COMMITTED",
+                "set it to ROW or MIXED",
+            ));
+        }
+    }
+    if get("read_only") == "ON" {
+        findings.push(finding(
+            Severity::Warning,
+            "read_only is ON",
+            "only users with special rights can take locks here; perhaps this is a replica",
+            "connect to the primary",
+        ));
+    }
+    findings
+}
+
+fn galera<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
+    (get("wsrep_on") == "ON").then(|| {
+        finding(
+            Severity::Danger,
+            "this is a node of a Galera cluster",
+            "two nodes may each grant the lock; one of them is then told of a conflict, but tests by others have \
+             seen lost updates and lost commits on such clusters",
+            "send all locks to one node, and check fences where it matters",
+        )
+    })
+}
+
+fn sessions<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
+    let seconds: u64 = get("wait_timeout").parse().unwrap_or(0);
+    (0 < seconds && seconds < 30).then(|| {
+        finding(
+            Severity::Warning,
+            format!("wait_timeout is {seconds} s"),
+            "idle connections are closed; locks are kept, because they do not depend on a connection, but it costs \
+             time to open another",
+            "raise it for the user of the locks",
+        )
+    })
+}

@@ -1,0 +1,73 @@
+//! The checker of fences in MySQL and MariaDB.
+
+use lockkeeper_core::{Fence, Key};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Transaction};
+
+use super::place::{bytes, text};
+use crate::fenced::{FencedError, as_number};
+use crate::name::hash;
+
+/// A table that remembers the newest fence of each resource. It lives in the database of the data it protects.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MysqlFences;
+
+impl MysqlFences {
+    /// The statement that makes the table in the current database. Safe to run again.
+    pub const DDL: &'static str = "CREATE TABLE IF NOT EXISTS lockkeeper_fence (\n    \
+        resource BINARY(32) NOT NULL PRIMARY KEY,\n    \
+        name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n    \
+        fence BIGINT NOT NULL\n) ENGINE = InnoDB";
+
+    /// Make the table if there is none.
+    ///
+    /// # Cancel safety
+    /// If dropped, close the connection: the driver cannot go on with it.
+    ///
+    /// # Errors
+    /// The driver's, such as a lack of rights.
+    pub async fn create(self, conn: &mut Conn) -> Result<(), mysql_async::Error> {
+        conn.query_drop(MysqlFences::DDL).await
+    }
+
+    /// Refuse a stale fence; raise the resource's fence to ours; keep others out until the transaction ends.
+    ///
+    /// Call it before anything else in the transaction, also when you only read: a transaction that is
+    /// REPEATABLE READ sees the data as they are at its first read, which must come after the check. Use the
+    /// lock's name as the resource, unless one lock protects several.
+    ///
+    /// # Cancel safety
+    /// If dropped, close the connection: the driver cannot go on with it.
+    ///
+    /// # Errors
+    /// [`FencedError::Stale`] if somebody with a newer fence was here: roll back. Otherwise the driver's error.
+    pub async fn check(
+        self,
+        transaction: &mut Transaction<'_>,
+        resource: &Key,
+        fence: Fence,
+    ) -> Result<(), FencedError<mysql_async::Error>> {
+        let (number, lock) = (as_number(fence)?, bytes(&hash(resource)));
+        // The row is locked by the first statement whether or not the fence is raised.
+        let sql = format!(
+            "INSERT INTO lockkeeper_fence VALUES ({lock}, {}, {number}) \
+             ON DUPLICATE KEY UPDATE fence = GREATEST(fence, {number}); \
+             SELECT fence FROM lockkeeper_fence WHERE resource = {lock} FOR UPDATE",
+            text(resource.as_str())
+        );
+        let mut results = transaction.query_iter(sql).await.map_err(FencedError::Database)?;
+        let mut seen = None;
+        while !results.is_empty() {
+            let rows: Vec<i64> = results.collect().await.map_err(FencedError::Database)?;
+            seen = rows.into_iter().next().or(seen);
+        }
+        match seen {
+            Some(seen) if seen <= number => Ok(()),
+            seen => Err(FencedError::Stale {
+                resource: resource.clone(),
+                fence,
+                seen: Fence::from_u64(seen.unwrap_or(i64::MAX).unsigned_abs()),
+            }),
+        }
+    }
+}

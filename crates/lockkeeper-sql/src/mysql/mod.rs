@@ -1,0 +1,90 @@
+//! Locks in MySQL and MariaDB: first come first served, one statement to take a free lock and one to give it
+//! back; whoever waits looks at the line at a pace that follows how long others hold.
+//!
+//! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
+
+mod admin;
+mod cleaner;
+mod connection;
+mod doctor;
+mod fault;
+mod fenced;
+pub mod named;
+mod options;
+mod place;
+pub mod rowlock;
+mod schema;
+mod wake;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::{Claim, Error};
+use tokio::runtime::Handle;
+
+pub use fenced::MysqlFences;
+pub use options::MysqlOptions;
+pub use place::MysqlPlace;
+pub use schema::ddl;
+
+use crate::batch::Batch;
+use connection::Links;
+
+const NAME: &str = "mysql";
+
+/// A MySQL or MariaDB server that keeps locks. Clones share its connections.
+#[derive(Clone)]
+pub struct Mysql(Arc<Store>);
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    links: Links,
+    batch: Batch,
+}
+
+impl fmt::Debug for Mysql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mysql").field(&self.0.links.options).finish()
+    }
+}
+
+impl Mysql {
+    /// Connect to a server and make its tables ready. The present tokio runtime drives the connection.
+    ///
+    /// # Cancel safety
+    /// Safe to drop; a half-open connection is closed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
+    /// not create them; [`Error::Invalid`] outside a tokio runtime.
+    pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
+        let store = Arc::new(Store { links: Links::new(options, runtime), batch: Batch::default() });
+        store.links.prepare("preparing the tables").await?;
+        cleaner::start(&store);
+        Ok(Mysql(store))
+    }
+}
+
+impl Backend for Mysql {
+    type Place = MysqlPlace;
+
+    fn profile(&self) -> Profile {
+        Profile {
+            name: NAME,
+            order: Order::Fifo,
+            rooms: Rooms::Weighted,
+            reach: Reach::Network,
+            lease: Lease::Claim,
+            ttl_min: Duration::from_millis(50),
+            ttl_max: Duration::from_hours(365 * 24),
+        }
+    }
+
+    fn enter(&self, claim: Claim) -> MysqlPlace {
+        MysqlPlace::new(self.0.clone(), claim)
+    }
+}

@@ -1,0 +1,123 @@
+//! What can be chosen about a MySQL or MariaDB store, in code or in a URL.
+
+use std::fmt;
+use std::time::Duration;
+
+use lockkeeper_core::Error;
+use mysql_async::{Opts, OptsBuilder};
+
+use crate::options::{self, Common, split_query};
+
+/// Which server, and how.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MysqlOptions {
+    pub(crate) opts: Opts,
+    pub(crate) common: Common,
+}
+
+/// Shows no password.
+impl fmt::Debug for MysqlOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlOptions")
+            .field("host", &self.opts.ip_or_hostname())
+            .field("port", &self.opts.tcp_port())
+            .field("database", &self.opts.db_name())
+            .field("common", &self.common)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MysqlOptions {
+    /// A server described by the driver's own options, with everything else as usual.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they name no database.
+    pub fn new(opts: Opts) -> Result<Self, Error> {
+        if opts.db_name().is_none_or(str::is_empty) {
+            return Err(Error::invalid(
+                "no database is named; write `mysql://user:password@host:port/database`",
+            ));
+        }
+        // A dead peer must be noticed in seconds, not in the two hours of the system's default.
+        let keepalive = opts.tcp_keepalive().unwrap_or(Duration::from_secs(10));
+        let opts = OptsBuilder::from_opts(opts).tcp_keepalive(Some(keepalive)).prefer_socket(false);
+        Ok(MysqlOptions { opts: opts.into(), common: Common::default() })
+    }
+
+    /// Read a URL: `mysql://user:password@host:port/database?key=value&key=value`.
+    ///
+    /// Keys of ours: `answer_within` (such as `10s`), `clean_every` (such as `1m`), `create` (`yes`, `no`). All
+    /// others are the driver's.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no such URL, names no database, or holds an unknown key or value.
+    pub fn from_url(url: &str) -> Result<Self, Error> {
+        let Some(rest) = url.strip_prefix("mysql://").or_else(|| url.strip_prefix("mariadb://")) else {
+            return Err(Error::invalid(
+                "this is no MySQL URL; write `mysql://user:password@host:port/database`",
+            ));
+        };
+        let mut common = Common::default();
+        let rest = split_query(&format!("mysql://{rest}"), |key, value| common.set(key, value))?;
+        // The driver's error may quote what it could not read; a password is not for logs.
+        let opts = Opts::from_url(&rest).map_err(|_| {
+            let keys = options::KEYS;
+            Error::invalid(format!(
+                "the driver cannot read this MySQL URL; write `mysql://user:password@host:port/database`, \
+                 escape odd characters as %XX, and use the driver's keys or ours: {keys}"
+            ))
+        })?;
+        Ok(MysqlOptions { common, ..MysqlOptions::new(opts)? })
+    }
+
+    /// After how long a silent server counts as unreachable. Usually 10 seconds.
+    #[must_use]
+    pub fn answer_within(mut self, answer_within: Duration) -> Self {
+        self.common.answer_within = answer_within.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How often what dead processes left is removed, by whichever process comes first. Usually every minute.
+    #[must_use]
+    pub fn clean_every(mut self, clean_every: Duration) -> Self {
+        self.common.clean_every = clean_every.max(Duration::from_millis(10));
+        self
+    }
+
+    /// Whether to create the tables if there are none. Usually yes; the plain DDL is [`ddl`](super::ddl).
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.common.create = create;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_sets_what_can_be_chosen() {
+        let url = "mariadb://me:secret@h:3307/db?create=no&answer_within=2s";
+        let options = MysqlOptions::from_url(url).unwrap();
+        assert!(!options.common.create);
+        assert_eq!(options.common.answer_within, Duration::from_secs(2));
+        assert_eq!((options.opts.tcp_port(), options.opts.db_name()), (3307, Some("db")));
+        assert!(!format!("{options:?}").contains("secret"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_said_without_its_password() {
+        for url in [
+            "postgres://h/d",
+            "mysql://me:secret@h",
+            "mysql://me:secret@h/d?creat=no",
+            "mysql://me:secret@h/d?create=maybe",
+            "mysql://me:secret@h:port/d",
+        ] {
+            let error = MysqlOptions::from_url(url).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{url}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The operator's view: who holds what and who waits, and breaking a lock by hand.
+
+use std::time::Duration;
+
+use lockkeeper_core::backend::Result;
+use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::{Fence, Key, Label};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::fault::Trouble;
+use super::{Postgres, Store};
+use crate::lines::{Entry, gather};
+use crate::name::{hash, span};
+
+const COLUMNS: &str = "c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note";
+
+impl Inspect for Postgres {
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let sql = format!(
+            "SELECT l.name, n.now, {COLUMNS} FROM {schema}.lockkeeper_claim AS c \
+             JOIN {schema}.lockkeeper_lock AS l ON l.lock = c.lock \
+             CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
+             WHERE starts_with(l.name, $1) AND c.expires > n.now ORDER BY l.name COLLATE \"C\", c.seq"
+        );
+        store.lines("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await
+    }
+
+    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
+        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let sql = format!(
+            "SELECT l.name, n.now, {COLUMNS} FROM {schema}.lockkeeper_claim AS c \
+             JOIN {schema}.lockkeeper_lock AS l ON l.lock = c.lock \
+             CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
+             WHERE l.lock = $1 AND c.expires > n.now ORDER BY c.seq"
+        );
+        let infos = store.lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)]).await?;
+        Ok(infos.into_iter().next())
+    }
+
+    async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
+        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let sql = format!(
+            "SELECT $2::text, {schema}.lockkeeper_now_1(), {COLUMNS} FROM {schema}.lockkeeper_break_1($1) AS c"
+        );
+        let lock = hash(key);
+        let params = [(&lock.as_slice() as _, Type::BYTEA), (&key.as_str() as _, Type::TEXT)];
+        let infos = store.lines("breaking the lock", &sql, &params).await?;
+        Ok(infos.into_iter().flat_map(|it| it.holders).collect())
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        super::doctor::examine(&self.0).await
+    }
+}
+
+impl Store {
+    async fn lines(
+        &self,
+        doing: &'static str,
+        sql: &str,
+        params: &[super::connection::Param<'_>],
+    ) -> Result<Vec<LockInfo>> {
+        let rows = self.links.rows(doing, sql, params).await?;
+        let entries: std::result::Result<Vec<_>, _> = rows.iter().map(entry).collect();
+        Ok(gather(entries.map_err(|it| Trouble::from(it).fault(doing))?))
+    }
+}
+
+fn entry(row: &Row) -> std::result::Result<Entry, tokio_postgres::Error> {
+    let (now, counter, since, expires): (i64, i64, i64, i64) =
+        (row.try_get(1)?, row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
+    let (held, weight, pid): (bool, i64, i64) = (row.try_get(2)?, row.try_get(6)?, row.try_get(8)?);
+    let since: Duration = span(now - since);
+    Ok(Entry {
+        name: row.try_get(0)?,
+        held,
+        occupant: Occupant {
+            label: Label {
+                host: row.try_get(7)?,
+                pid: u32::try_from(pid).unwrap_or(0),
+                owner: row.try_get(9)?,
+                note: row.try_get(10)?,
+            },
+            since: Some(since),
+            fence: (held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
+            valid_for: span(expires - now),
+            weight: u32::try_from(weight).unwrap_or(u32::MAX),
+        },
+    })
+}

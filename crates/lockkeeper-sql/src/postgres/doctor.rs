@@ -1,0 +1,131 @@
+//! What about the server's settings endangers locks.
+
+use lockkeeper_core::backend::Result;
+use lockkeeper_core::inspect::{Finding, Severity};
+
+use super::Store;
+use super::fault::Trouble;
+use crate::finding::finding;
+
+const DOING: &str = "examining the server";
+
+/// Look at everything that matters for locks.
+pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
+    let sql = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', \
+               'synchronous_commit', 'synchronous_standby_names', 'statement_timeout', 'lock_timeout', \
+               'default_transaction_isolation', 'idle_session_timeout') \
+               UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication \
+               UNION ALL SELECT 'version', current_setting('server_version')";
+    let rows = store.links.rows(DOING, sql, &[]).await?;
+    let mut settings = std::collections::HashMap::new();
+    for row in rows {
+        let pair: std::result::Result<(String, String), _> =
+            row.try_get(0).and_then(|it| Ok((it, row.try_get(1)?)));
+        let (name, value) = pair.map_err(|it| Trouble::from(it).fault(DOING))?;
+        settings.insert(name, value);
+    }
+    let get = |name: &str| settings.get(name).map_or("", String::as_str);
+    let mut findings = durability(get);
+    findings.extend(replication(get));
+    findings.extend(timeouts(get));
+    findings.push(listening(store).await);
+    Ok(findings)
+}
+
+fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in ["fsync", "full_page_writes"] {
+        if get(name) == "off" {
+            findings.push(finding(
+                Severity::Danger,
+                format!("{name} is off"),
+                "after a crash of the host the lock tables may be damaged or forget grants",
+                "switch it on",
+            ));
+        }
+    }
+    match get("synchronous_commit") {
+        "off" => findings.push(finding(
+            Severity::Danger,
+            "synchronous_commit is off",
+            "a crash of the server forgets the last grants, and the lock may be given again while it is held",
+            "ALTER ROLE … SET synchronous_commit = on for the user of the locks",
+        )),
+        it => findings.push(finding(
+            Severity::Fine,
+            format!("synchronous_commit is {it}"),
+            "a grant is on disk before it is told",
+            "nothing to do",
+        )),
+    }
+    findings
+}
+
+fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
+    let standbys = get("standbys");
+    if standbys.is_empty() || standbys == "0" {
+        return None;
+    }
+    let names = get("synchronous_standby_names");
+    Some(if names.is_empty() {
+        finding(
+            Severity::Danger,
+            format!("{standbys} standby connected, none of them synchronous"),
+            "if a standby is promoted, the last grants are forgotten; fences still grow, because they follow the clock",
+            "name a synchronous standby, or check fences where it matters",
+        )
+    } else {
+        finding(
+            Severity::Fine,
+            format!("synchronous_standby_names is {names}"),
+            "a promoted standby knows all grants",
+            "nothing to do",
+        )
+    })
+}
+
+fn timeouts<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in ["statement_timeout", "lock_timeout"] {
+        let millis: u64 = get(name).parse().unwrap_or(0);
+        if (1..1000).contains(&millis) {
+            findings.push(finding(
+                Severity::Warning,
+                format!("{name} is {millis} ms"),
+                "verbs may be cancelled when the server is busy; they are repeated, which costs time",
+                "raise it for the user of the locks",
+            ));
+        }
+    }
+    let isolation = get("default_transaction_isolation");
+    if isolation != "read committed" {
+        findings.push(finding(
+            Severity::Warning,
+            format!("default_transaction_isolation is {isolation}"),
+            "correct, but verbs that meet on one lock fail and are repeated",
+            "ALTER ROLE … SET default_transaction_isolation = 'read committed' for the user of the locks",
+        ));
+    }
+    findings
+}
+
+async fn listening(store: &Store) -> Finding {
+    if !store.links.options.listen {
+        return finding(
+            Severity::Warning,
+            "`listen=no` was chosen",
+            "whoever waits looks at the line again and again instead of being called",
+            "remove it unless a pooler in transaction mode stands between",
+        );
+    }
+    let heard = super::wake::hello(store).await;
+    if heard {
+        return finding(Severity::Fine, "messages arrive", "whoever waits is called", "nothing to do");
+    }
+    finding(
+        Severity::Warning,
+        "a message sent by NOTIFY did not arrive; a pooler in transaction mode stands between, or the server is slow",
+        "locks are safe; whoever waits looks at the line again and again instead of being called",
+        "connect to the server itself or to a pool in session mode, or choose `listen=no`",
+    )
+}

@@ -1,0 +1,142 @@
+//! What can go wrong with the server, in words that say what to do.
+
+use lockkeeper_core::backend::{Fault, FaultKind};
+use tokio_postgres::error::SqlState;
+
+use super::NAME;
+
+/// Why a statement failed.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The driver or the server said no.
+    Sql(tokio_postgres::Error),
+    /// No answer within the time allowed. The statement may have been done.
+    Silent,
+    /// The runtime that drives the connection has ended.
+    NoRuntime,
+    /// We said no.
+    Refused(String),
+}
+
+pub(crate) type Result<T, E = Trouble> = std::result::Result<T, E>;
+
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Trouble::Sql(error)
+    }
+}
+
+/// What to do about a trouble before telling anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cure {
+    /// Others got in between: the same statement again, soon.
+    Again,
+    /// The connection is gone: the same statement on a new one. Every verb is harmless when repeated.
+    Reconnect,
+    /// The tables are gone: make them anew.
+    Recreate,
+    None,
+}
+
+impl Trouble {
+    pub(crate) fn cure(&self) -> Cure {
+        let Trouble::Sql(error) = self else {
+            return Cure::None;
+        };
+        let Some(code) = error.code() else {
+            return if error.is_closed() || is_io(error) { Cure::Reconnect } else { Cure::None };
+        };
+        match *code {
+            SqlState::T_R_DEADLOCK_DETECTED
+            | SqlState::T_R_SERIALIZATION_FAILURE
+            | SqlState::LOCK_NOT_AVAILABLE
+            | SqlState::UNIQUE_VIOLATION => Cure::Again,
+            SqlState::ADMIN_SHUTDOWN
+            | SqlState::CRASH_SHUTDOWN
+            | SqlState::READ_ONLY_SQL_TRANSACTION
+            | SqlState::CONNECTION_FAILURE
+            | SqlState::CONNECTION_EXCEPTION => Cure::Reconnect,
+            SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => {
+                Cure::Recreate
+            }
+            _ if code.code() == "57P05" => Cure::Reconnect,
+            _ => Cure::None,
+        }
+    }
+
+    /// The fault to tell a caller who was `doing` something.
+    pub(crate) fn fault(self, doing: &'static str) -> Fault {
+        match self {
+            Trouble::Silent => Fault::transient(NAME, doing, "the server did not answer in time"),
+            Trouble::NoRuntime => Fault::transient(
+                NAME,
+                doing,
+                "the tokio runtime that drives the connection has ended; connect again on a living one",
+            ),
+            Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
+            Trouble::Sql(error) => {
+                let (kind, advice) = advice(error.code());
+                let said = match error.as_db_error() {
+                    Some(it) => format!("{} (SQLSTATE {})", it.message(), it.code().code()),
+                    None => spelt_out(&error),
+                };
+                let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
+                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
+            }
+        }
+    }
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
+}
+
+/// The error with its causes. The driver puts no password into them.
+fn spelt_out(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(it) = cause {
+        let said = it.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = it.source();
+    }
+    text
+}
+
+/// Whether trying again can help, and what to do.
+fn advice(code: Option<&SqlState>) -> (FaultKind, &'static str) {
+    use FaultKind::{Permanent, Transient};
+    let Some(code) = code else {
+        return (Transient, "the server cannot be reached or the connection broke");
+    };
+    match *code {
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            (Permanent, "the server does not accept this user and password; correct the URL")
+        }
+        SqlState::INVALID_CATALOG_NAME => {
+            (Permanent, "there is no such database; create it or correct the URL")
+        }
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            (Permanent, "this user may not do that; grant it the rights in docs/backends/postgres.md")
+        }
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_FUNCTION | SqlState::INVALID_SCHEMA_NAME => (
+            Permanent,
+            "the tables or functions of Lockkeeper are missing; run the DDL in docs/backends/postgres.md",
+        ),
+        SqlState::DISK_FULL => (Transient, "the server's disk is full; free some space"),
+        SqlState::TOO_MANY_CONNECTIONS => {
+            (Transient, "the server has no connection left; raise max_connections")
+        }
+        SqlState::QUERY_CANCELED => {
+            (Transient, "the server cancelled the statement; is `statement_timeout` very short?")
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => (Transient, "the server is read-only, perhaps a standby"),
+        _ => match code.code().get(..2) {
+            // Syntax, data and internal errors: asking again gives the same answer.
+            Some("22" | "23" | "28" | "2F" | "3D" | "42" | "0A") => (Permanent, ""),
+            _ => (Transient, ""),
+        },
+    }
+}

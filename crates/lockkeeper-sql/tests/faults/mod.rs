@@ -1,0 +1,331 @@
+//! Faults that every SQL store must survive, told once for all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Place};
+use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Claim, ClaimId, Clock, Guard, Key, Label, Locker};
+use lockkeeper_testkit::proxy::{Proxy, Rule};
+use rustix::process::Signal;
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+
+use crate::child::{self, Other};
+
+/// A patience that only a hang exceeds.
+const PATIENCE: Duration = Duration::from_mins(1);
+const TTL: Duration = Duration::from_secs(3);
+
+/// A database server under test.
+pub(crate) trait Site: Send + Sync + 'static {
+    type Store: Backend + Inspect + Clone;
+    /// Open the store on this port of the loopback, as a new process would.
+    async fn open(&self, port: u16) -> Self::Store;
+    /// Open it by a URL that the test passed on.
+    async fn open_url(url: &str) -> Self::Store;
+    fn url(&self) -> String;
+    fn port(&self) -> u16;
+    async fn sql(&self, statements: &str) -> String;
+    /// End all connections but the one that says so.
+    async fn kill_connections(&self);
+    async fn restart(&self);
+    fn pause(&self);
+    fn resume(&self);
+    const DROP_TABLES: &'static str;
+    /// How these bytes look on their way to the server.
+    fn mark(bytes: &[u8]) -> Vec<u8>;
+}
+
+fn locker(store: impl Backend) -> Locker {
+    Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        out = work => out,
+        () = Clock::boot().sleep(PATIENCE) => panic!("this hangs"),
+    }
+}
+
+/// Killed connections lose no lock, and whoever waits is still served.
+pub(crate) async fn killed_connections<S: Site>(site: &S) {
+    let (one, other) = (locker(site.open(site.port()).await), locker(site.open(site.port()).await));
+    let guard = one.lock("killed").await.unwrap();
+    let fence = guard.fence();
+    let waiting = tokio::spawn(async move { other.lock("killed").await.unwrap().fence() });
+    let lines = one.clone();
+    wait_until(async || is_wanted(site, "killed").await).await;
+    site.kill_connections().await;
+    // Long enough for renewals, by new connections.
+    Clock::boot().sleep(TTL * 3 / 2).await;
+    guard.check().unwrap();
+    site.kill_connections().await;
+    guard.release().await.unwrap();
+    assert!(fence < within(waiting).await.unwrap());
+    drop(lines);
+}
+
+async fn is_wanted<S: Site>(site: &S, name: &str) -> bool {
+    let store = site.open(site.port()).await;
+    let info = store.show(&Key::new(name).unwrap()).await.unwrap();
+    info.is_some_and(|it| !it.waiters.is_empty())
+}
+
+async fn wait_until(check: impl AsyncFn() -> bool) {
+    within(async {
+        while !check().await {
+            Clock::boot().sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// A lock is kept for longer than the server keeps an idle connection.
+pub(crate) async fn idle_time_out<S: Site>(site: &S) {
+    let one = locker(site.open(site.port()).await);
+    let guard = one.lock("idle").await.unwrap();
+    Clock::boot().sleep(TTL * 2).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    // The connection for commands was idle for long as well.
+    one.lock("idle").await.unwrap().release().await.unwrap();
+}
+
+/// A server that was restarted knows its holders, and a guard survives it.
+pub(crate) async fn restarted_server<S: Site>(site: &S) {
+    let (one, other) = (locker(site.open(site.port()).await), locker(site.open(site.port()).await));
+    let guard = one.lock("restarted").ttl(Duration::from_secs(30)).await.unwrap();
+    site.restart().await;
+    guard.check().unwrap();
+    let taken = within(async {
+        // The first verbs may still meet the dead connection.
+        loop {
+            match other.try_lock("restarted").await {
+                Ok(taken) => return taken.is_some(),
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    });
+    assert!(!taken.await, "the holder was forgotten");
+    guard.release().await.unwrap();
+    assert!(other.lock("restarted").await.is_ok());
+}
+
+/// A request or a reply that is lost on its way is repeated and does nothing twice.
+pub(crate) async fn lost_messages<S: Site>(site: &S) {
+    let proxy = Proxy::start(site.port()).await.unwrap();
+    let (near, far) = (site.open(site.port()).await, site.open(proxy.port()).await);
+    let (near_locker, far_locker) = (locker(near.clone()), locker(far));
+    let (name, mut fence) = ("lost", None);
+    // Both verbs carry the name's hash.
+    let mark = S::mark(&Sha256::digest(name));
+    for lose in [Proxy::lose_request, Proxy::lose_reply] {
+        lose(&proxy, &mark);
+        let guard = far_locker.lock(name).await.unwrap();
+        assert!(fence.replace(guard.fence()) < Some(guard.fence()));
+        let info = near.show(&Key::new(name).unwrap()).await.unwrap().unwrap();
+        assert_eq!((info.holders.len(), info.waiters.len()), (1, 0));
+        lose(&proxy, &mark);
+        guard.release().await.unwrap();
+        let again = near_locker.try_lock(name).await.unwrap();
+        again.unwrap().release().await.unwrap();
+    }
+    assert!(4 <= proxy.counters().cut);
+}
+
+/// A server that does not answer is an outage that passes, not a hang; and locks do not outlive their ttl.
+pub(crate) async fn silent_server<S: Site>(site: &S) {
+    let proxy = Proxy::start(site.port()).await.unwrap();
+    let far =
+        Locker::builder(site.open(proxy.port()).await).ttl(TTL).outage_max(Duration::from_secs(1)).build();
+    let guard = far.lock("silent").await.unwrap();
+    proxy.set_both(Rule::Hold);
+    let error = within(async { far.lock("other").await.unwrap_err() }).await;
+    assert!(error.is_transient(), "{error}");
+    within(guard.lost()).await;
+    assert!(!guard.is_valid());
+    let near = locker(site.open(site.port()).await);
+    let next = within(async { near.lock("silent").await.unwrap() }).await;
+    assert!(guard.fence() < next.fence());
+    proxy.set_both(Rule::Pass);
+    within(async { while far.lock("other").await.is_err() {} }).await;
+}
+
+/// A server that stands still for a while is waited for.
+pub(crate) async fn paused_server<S: Site>(site: &S) {
+    let one = locker(site.open(site.port()).await);
+    let guard = one.lock("paused").await.unwrap();
+    site.pause();
+    Clock::boot().sleep(TTL / 3).await;
+    site.resume();
+    Clock::boot().sleep(TTL).await;
+    guard.check().unwrap();
+}
+
+/// Tables that were dropped are made anew; the old holder learns of it before a new one is let in.
+pub(crate) async fn dropped_tables<S: Site>(site: &S) {
+    let (one, other) = (locker(site.open(site.port()).await), locker(site.open(site.port()).await));
+    let guard = one.lock("dropped").await.unwrap();
+    let (fence, mut lost) = (guard.fence(), guard.lost());
+    site.sql(S::DROP_TABLES).await;
+    let mut waiting = tokio::spawn(async move { other.lock("dropped").await.unwrap().fence() });
+    let first = within(async {
+        tokio::select! {
+            biased;
+            reason = &mut lost => Ok(reason),
+            next = &mut waiting => Err(next),
+        }
+    });
+    assert!(first.await.is_ok(), "somebody was let in while the old holder believed itself valid");
+    assert!(fence < within(waiting).await.unwrap());
+}
+
+/// Renewals go on while the application blocks its only thread.
+pub(crate) async fn blocked_runtime<S: Site>(site: &S) {
+    let one = locker(site.open(site.port()).await);
+    let guard = one.lock("blocked").await.unwrap();
+    std::thread::sleep(TTL * 3 / 2);
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Tasks of several processes count to the right number.
+pub(crate) async fn exact_count<S: Site>(site: &S, port: u16) {
+    let counter = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..3 {
+        let one = locker(site.open(port).await);
+        for _ in 0..4 {
+            let (one, counter) = (one.clone(), counter.clone());
+            tasks.spawn(async move {
+                for _ in 0..10 {
+                    let guard = one.lock("counted").await.unwrap();
+                    let seen = counter.load(std::sync::atomic::Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    counter.store(seen + 1, std::sync::atomic::Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+    }
+    within(async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(counter.load(std::sync::atomic::Ordering::SeqCst), 120);
+}
+
+/// What the operator sees and does.
+pub(crate) async fn operators_view<S: Site>(site: &S) {
+    let store = site.open(site.port()).await;
+    let (one, other) = (locker(store.clone()), locker(site.open(site.port()).await));
+    let names = ["view/a", "view/a ", "view/A", "view/é", "views"];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(one.lock(name).note("it's me \\ 🔒").await.unwrap());
+    }
+    let waiting = tokio::spawn(async move { other.lock("view/a").await.unwrap().fence() });
+    wait_until(async || is_wanted(site, "view/a").await).await;
+    let listed = store.list("view/").await.unwrap();
+    let keys: Vec<&str> = listed.iter().map(|it| it.key.as_str()).collect();
+    assert_eq!(keys, ["view/A", "view/a", "view/a ", "view/é"]);
+    let blank: Vec<_> = store.list("view/a ").await.unwrap();
+    assert_eq!(blank.len(), 1, "{blank:?}");
+    let info = &listed[1];
+    assert_eq!((info.holders.len(), info.waiters.len()), (1, 1));
+    let holder = &info.holders[0];
+    assert_eq!(holder.fence, Some(guards[0].fence()));
+    assert_eq!(holder.label.pid, std::process::id());
+    assert_eq!(holder.label.note.as_deref(), Some("it's me \\ 🔒"));
+    assert!(holder.valid_for <= TTL && holder.since.is_some());
+    assert_eq!(info.waiters[0].fence, None);
+    assert!(store.show(&Key::new("view/none").unwrap()).await.unwrap().is_none());
+    // Broken by hand: the holder is told, the next one enters with a larger fence.
+    let broken = store.break_lock(&info.key).await.unwrap();
+    assert_eq!(broken.len(), 1);
+    assert!(guards[0].fence() < within(waiting).await.unwrap());
+    within(guards[0].lost()).await;
+    assert!(store.break_lock(&Key::new("view/none").unwrap()).await.unwrap().is_empty());
+}
+
+/// What dead processes left is removed, by several cleaners at once, and nothing else is.
+pub(crate) async fn cleaned<S: Site>(site: &S, claims: &str, locks: &str, age: &str) {
+    let url = format!("{}?clean_every=100ms", site.url());
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(S::open_url(&url).await);
+    }
+    for at in 0..20 {
+        let claim = Claim {
+            key: Key::new(&format!("dead/{at}")).unwrap(),
+            id: ClaimId::random().unwrap(),
+            ttl: Duration::from_millis(200),
+            weight: 1,
+            capacity: 1,
+            patient: true,
+            label: Arc::new(Label::of_this_process()),
+        };
+        stores[0].enter(claim).turn().await.unwrap();
+    }
+    let guard = locker(stores[1].clone()).lock("living").await.unwrap();
+    wait_until(async || site.sql(claims).await.trim() == "1").await;
+    site.sql(age).await;
+    wait_until(async || site.sql(locks).await.trim() == "1").await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Hold many locks for a while; how many renewals the server has seen.
+pub(crate) async fn hold_many<S: Site>(site: &S) -> usize {
+    let one = locker(site.open(site.port()).await);
+    let mut guards = Vec::new();
+    for at in 0..100 {
+        guards.push(one.lock(format!("many/{at}")).await.unwrap());
+    }
+    Clock::boot().sleep(TTL * 3 / 2).await;
+    assert!(guards.iter().all(Guard::is_valid));
+    guards.len()
+}
+
+/// A holder whose process is killed is replaced after its ttl, with a larger fence.
+pub(crate) async fn killed_holder<S: Site>(site: &S, test: &str) {
+    let other = Other::start(test, &site.url());
+    let fence: u64 = other.expect("held").parse().unwrap();
+    let one = locker(site.open(site.port()).await);
+    assert!(one.try_lock("process").await.unwrap().is_none());
+    other.signal(Signal::KILL);
+    let guard = within(async { one.lock("process").await.unwrap() }).await;
+    assert!(fence < guard.fence().get());
+}
+
+/// A holder that is frozen past its ttl writes too late and is refused, because another has worked meanwhile.
+///
+/// `write` is a fenced write by this process.
+pub(crate) async fn frozen_holder<S: Site>(site: &S, test: &str, write: impl AsyncFn(u64) -> bool) {
+    let mut other = Other::start(test, &site.url());
+    let fence: u64 = other.expect("held").parse().unwrap();
+    other.say("write");
+    other.expect("written");
+    other.signal(Signal::STOP);
+    let one = locker(site.open(site.port()).await);
+    let guard = within(async { one.lock("process").await.unwrap() }).await;
+    assert!(fence < guard.fence().get());
+    assert!(write(guard.fence().get()).await);
+    other.signal(Signal::CONT);
+    other.say("write");
+    other.expect("refused");
+}
+
+/// The other process: hold the lock, and write whenever told, without looking whether it is still ours.
+pub(crate) async fn hold_and_write<S: Site>(url: &str, write: impl AsyncFn(u64) -> bool) {
+    let one = locker(S::open_url(url).await);
+    let guard = one.lock("process").await.unwrap();
+    child::tell(&format!("held {}", guard.fence().get()));
+    while child::hear().await.is_some() {
+        let written = write(guard.fence().get()).await;
+        child::tell(if written { "written" } else { "refused" });
+    }
+}

@@ -1,0 +1,271 @@
+//! Faults on a real PostgreSQL: what breaks around locks must not break locks.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+#![allow(clippy::print_stdout, reason = "how a child process talks to its parent")]
+
+mod child;
+mod faults;
+
+use std::time::Duration;
+
+use faults::Site;
+use lockkeeper_core::inspect::{Inspect, Severity};
+use lockkeeper_core::{Clock, Fence, Key, Locker};
+use lockkeeper_sql::postgres::PostgresFences;
+use lockkeeper_sql::{Postgres, PostgresOptions};
+use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
+use tokio_postgres::NoTls;
+
+struct OnPostgres(servers::Postgres);
+
+impl OnPostgres {
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let options = servers::PostgresOptions::default();
+        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
+        OnPostgres(servers::Postgres::start(options).await.unwrap())
+    }
+}
+
+impl Site for OnPostgres {
+    type Store = Postgres;
+
+    async fn open(&self, port: u16) -> Postgres {
+        OnPostgres::open_url(&format!("postgres://postgres@127.0.0.1:{port}/postgres")).await
+    }
+
+    async fn open_url(url: &str) -> Postgres {
+        let options = PostgresOptions::from_url(url).unwrap().answer_within(Duration::from_secs(5));
+        Postgres::connect(options).await.unwrap()
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    async fn sql(&self, statements: &str) -> String {
+        self.0.sql(statements).await.unwrap()
+    }
+
+    async fn kill_connections(&self) {
+        let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                    AND backend_type = 'client backend'";
+        self.sql(kill).await;
+    }
+
+    async fn restart(&self) {
+        self.0.restart().await.unwrap();
+    }
+
+    fn pause(&self) {
+        self.0.pause().unwrap();
+    }
+
+    fn resume(&self) {
+        self.0.resume().unwrap();
+    }
+
+    const DROP_TABLES: &'static str = "DROP SCHEMA lockkeeper CASCADE";
+
+    fn mark(bytes: &[u8]) -> Vec<u8> {
+        bytes.to_vec()
+    }
+}
+
+/// A write that its fence protects. `false` if it was refused.
+async fn write(url: &str, fence: u64) -> bool {
+    let (mut client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let fences = PostgresFences::new("public").unwrap();
+    fences.create(&client).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    let resource = Key::new("process").unwrap();
+    let checked = fences.check(&tx, &resource, Fence::from_u64(fence)).await;
+    tx.commit().await.unwrap();
+    checked.is_ok()
+}
+
+#[tokio::test]
+async fn killed_connections_lose_no_lock() {
+    faults::killed_connections(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn an_idle_time_out_shorter_than_the_hold_does_not_matter() {
+    faults::idle_time_out(&OnPostgres::start(&[("idle_session_timeout", "300ms")]).await).await;
+}
+
+#[tokio::test]
+async fn a_restarted_server_knows_its_holders() {
+    faults::restarted_server(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn lost_requests_and_replies_are_repeated_without_harm() {
+    faults::lost_messages(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn a_silent_server_is_an_outage_that_passes() {
+    faults::silent_server(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn a_paused_server_is_waited_for() {
+    faults::paused_server(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn dropped_tables_are_made_anew_after_the_holder_has_learnt_of_it() {
+    faults::dropped_tables(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn renewals_go_on_while_the_application_blocks_its_thread() {
+    faults::blocked_runtime(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn every_isolation_level_counts_right() {
+    for level in ["repeatable read", "serializable"] {
+        let site = OnPostgres::start(&[("default_transaction_isolation", level)]).await;
+        faults::exact_count(&site, site.port()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_operator_sees_and_breaks() {
+    faults::operators_view(&OnPostgres::start(&[]).await).await;
+}
+
+#[tokio::test]
+async fn what_dead_processes_left_is_removed() {
+    let site = OnPostgres::start(&[]).await;
+    let count = |table| format!("SELECT count(*) FROM lockkeeper.lockkeeper_{table}");
+    let age = "UPDATE lockkeeper.lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'";
+    faults::cleaned(&site, &count("claim"), &count("lock"), age).await;
+}
+
+#[tokio::test]
+async fn a_hundred_locks_are_renewed_by_few_statements() {
+    let site = OnPostgres::start(&[("log_statement", "all")]).await;
+    let held = faults::hold_many(&site).await;
+    let log = site.0.log_tail(1_000_000);
+    let renewals =
+        log.lines().filter(|it| it.contains("execute") && it.contains("lockkeeper_renew_1")).count();
+    assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
+}
+
+#[tokio::test]
+async fn a_killed_holder_is_replaced() {
+    let test = "a_killed_holder_is_replaced";
+    match child::told() {
+        Some(url) => faults::hold_and_write::<OnPostgres>(&url, async |fence| write(&url, fence).await).await,
+        None => faults::killed_holder(&OnPostgres::start(&[]).await, test).await,
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_holders_late_write_is_refused() {
+    let test = "a_frozen_holders_late_write_is_refused";
+    if let Some(url) = child::told() {
+        faults::hold_and_write::<OnPostgres>(&url, async |fence| write(&url, fence).await).await;
+        return;
+    }
+    let site = OnPostgres::start(&[]).await;
+    let url = site.url();
+    faults::frozen_holder(&site, test, async |fence| write(&url, fence).await).await;
+}
+
+#[tokio::test]
+async fn clients_in_different_time_zones_agree() {
+    let site = OnPostgres::start(&[]).await;
+    let zone = |it: &str| format!("{}?options=-c%20TimeZone%3D{it}", site.url());
+    let east = Locker::new(OnPostgres::open_url(&zone("Asia/Tokyo")).await);
+    let west = Locker::new(OnPostgres::open_url(&zone("America/New_York")).await);
+    for (one, other) in [(&east, &west), (&west, &east)] {
+        let guard = one.lock("zones").await.unwrap();
+        assert!(other.try_lock("zones").await.unwrap().is_none());
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_promoted_standby_knows_the_holders_and_gives_larger_fences() {
+    let site = OnPostgres::start(&[]).await;
+    let standby = site.0.standby().await.unwrap();
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", site.port(), standby.port());
+    let url = format!("postgres://postgres@{hosts}/postgres");
+    // Made before the standby is asked: sessions that cannot write are passed over.
+    let (one, other) = (OnPostgres::open_url(&url).await, OnPostgres::open_url(&url).await);
+    let (one, other) = (Locker::new(one), Locker::new(other));
+    let guard = one.lock("failover").ttl(Duration::from_mins(1)).await.unwrap();
+    let caught_up = "SELECT count(*) FROM lockkeeper.lockkeeper_claim";
+    while !standby.sql(caught_up).await.is_ok_and(|it| it == "1") {
+        Clock::boot().sleep(Duration::from_millis(20)).await;
+    }
+    site.0.kill().unwrap();
+    standby.promote().await.unwrap();
+    while let Err(error) = other.try_lock("failover").await {
+        assert!(error.is_transient(), "{error}");
+    }
+    assert!(other.try_lock("failover").await.unwrap().is_none(), "the holder was forgotten");
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    assert!(fence < other.lock("failover").await.unwrap().fence());
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_told_so() {
+    let site = OnPostgres::start(&[]).await;
+    site.sql("CREATE ROLE guest LOGIN; CREATE ROLE worker LOGIN").await;
+    let as_user = |it: &str| site.url().replacen("postgres@", &format!("{it}@"), 1);
+    let open = async |user| Postgres::connect(PostgresOptions::from_url(&as_user(user)).unwrap()).await;
+    let error = open("guest").await.unwrap_err();
+    assert!(!error.is_transient() && error.to_string().contains("docs/backends/postgres.md"), "{error}");
+    // With the DDL run by somebody else, the rights in the documentation are enough.
+    site.sql(&lockkeeper_sql::postgres::ddl("lockkeeper")).await;
+    site.sql(
+        "GRANT USAGE ON SCHEMA lockkeeper TO worker; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO worker",
+    )
+    .await;
+    let locker = Locker::new(open("worker").await.unwrap());
+    locker.lock("granted").await.unwrap().release().await.unwrap();
+    let error = open("guest").await.map(Locker::new).err().map_or_else(String::new, |it| it.to_string());
+    assert!(error.contains("may not"), "{error}");
+}
+
+#[tokio::test]
+async fn a_pooler_in_transaction_mode_breaks_nothing_and_the_doctor_names_it() {
+    let site = OnPostgres::start(&[]).await;
+    let pooler = PgBouncer::start(&site.0, PgBouncerOptions::default().set("default_pool_size", "3"));
+    let pooler = pooler.await.unwrap();
+    faults::exact_count(&site, pooler.port()).await;
+    let findings = site.open(pooler.port()).await.doctor().await.unwrap();
+    assert!(findings.iter().any(|it| it.what.contains("pooler")), "{findings:?}");
+    let findings = site.open(site.port()).await.doctor().await.unwrap();
+    assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
+}
+
+#[tokio::test]
+async fn the_doctor_finds_settings_under_which_locks_are_forgotten() {
+    let site = OnPostgres::start(&[("synchronous_commit", "off"), ("statement_timeout", "500")]).await;
+    let findings = site.open(site.port()).await.doctor().await.unwrap();
+    let worst = findings.iter().map(|it| it.severity).max();
+    assert_eq!(worst, Some(Severity::Danger), "{findings:?}");
+    assert!(findings.iter().any(|it| it.what.contains("statement_timeout")), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_permanent_and_not_shown() {
+    let options = servers::PostgresOptions::default().password("right-word");
+    let server = servers::Postgres::start(options).await.unwrap();
+    let url = server.url().replace("right-word", "wrong-word");
+    let error = Postgres::connect(PostgresOptions::from_url(&url).unwrap()).await.unwrap_err();
+    assert!(!error.is_transient());
+    assert!(!format!("{error} {error:?}").contains("wrong-word"), "{error:?}");
+}

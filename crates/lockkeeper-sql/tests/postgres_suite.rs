@@ -1,0 +1,43 @@
+//! The conformance suite on a real PostgreSQL: called by messages, and looking for itself.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod shared;
+
+use std::sync::Arc;
+
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_sql::{Postgres, PostgresOptions};
+use lockkeeper_testkit::servers;
+use lockkeeper_testkit::suite::Harness;
+use shared::Shared;
+
+static SERVER: Shared<servers::Postgres> = Shared::new();
+
+struct OnPostgres {
+    server: Arc<servers::Postgres>,
+    listen: bool,
+}
+
+impl OnPostgres {
+    async fn new(listen: bool) -> Self {
+        let server = SERVER.get(servers::Postgres::start(servers::PostgresOptions::default())).await;
+        OnPostgres { server, listen }
+    }
+}
+
+impl Harness for OnPostgres {
+    type Backend = Postgres;
+
+    async fn connect(&self) -> Postgres {
+        let options = PostgresOptions::from_url(&self.server.url()).unwrap().listen(self.listen);
+        Postgres::connect(options).await.unwrap()
+    }
+
+    fn inspect<'b>(&self, backend: &'b Postgres) -> Option<&'b dyn DynInspect> {
+        Some(backend)
+    }
+}
+
+lockkeeper_testkit::suite!(called_by_messages, OnPostgres::new(true).await);
+lockkeeper_testkit::suite!(looking_for_itself, OnPostgres::new(false).await);

@@ -1,0 +1,444 @@
+//! A place in a line: an ephemeral node of ours. The line is the order of the numbers that the store gave.
+//!
+//! ```text
+//!          create and list                 told, and proven by a write
+//!   out ──────────────────▶ in line ─────────────────────────────────▶ inside
+//!    ▲ ▲                     │    ▲ predecessor watched                   │
+//!    │ └── leave ────────────┴────│───────────────────────────────────────┤
+//!    └──── node gone: session lost, or removed by hand ───────────────────┘
+//! ```
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use lockkeeper_core::Claim;
+use lockkeeper_core::admission::{self, Load};
+use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::fence::COUNTER_MAX;
+use lockkeeper_core::record::{Record, segment_of};
+use zookeeper_client::{Acls, CreateMode, Error};
+
+use crate::fault::{self, NAME};
+use crate::line::{Stand, in_order, name_of};
+use crate::session::Session;
+use crate::store::{Known, Store};
+use crate::wake::Watch;
+
+const TAKING: &str = "taking the lock";
+const RENEWING: &str = "renewing the lock";
+const LEAVING: &str = "releasing the lock";
+
+/// A place in a line of [`ZooKeeper`](crate::ZooKeeper).
+#[derive(Debug)]
+pub struct ZooKeeperPlace {
+    store: Arc<Store>,
+    claim: Claim,
+    /// The node whose children are the line.
+    folder: String,
+    /// The session of our node, once we have asked. It stays until we have left for sure.
+    session: Option<Arc<Session>>,
+    /// Our node's name, once we know it.
+    node: Option<String>,
+    /// The number of the write that let us in, while we are inside. Not that of our node's creation: where several
+    /// share a room, or wait for rooms of different size, the line's order is not the order of grants.
+    counter: Option<u64>,
+    /// Whoever we watch is all that stands before us.
+    next: bool,
+    wanted: bool,
+    /// Outside: those who keep us out. Inside: the line.
+    watches: Vec<Watch>,
+}
+
+/// What a look at the line said.
+struct Look {
+    /// Those who keep us out by their weight.
+    blockers: Vec<String>,
+    /// Who stands directly before us.
+    before: Option<String>,
+    ahead: usize,
+    wanted: bool,
+}
+
+/// Where an attempt to get inside ended.
+enum Step {
+    Inside,
+    Wait(usize),
+    /// Something changed meanwhile: look again.
+    Again,
+}
+
+impl ZooKeeperPlace {
+    pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
+        let folder = format!("{}/{}", store.options.path, segment_of(claim.key.as_str()));
+        let (session, node, counter, watches) = (None, None, None, Vec::new());
+        ZooKeeperPlace { store, claim, folder, session, node, counter, next: false, wanted: false, watches }
+    }
+
+    /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
+    /// a write to its node, after all before it have done so.
+    fn is_alone(&self) -> bool {
+        self.claim.capacity == 1
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.folder)
+    }
+
+    fn acls(&self) -> Acls<'static> {
+        if self.store.options.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
+    }
+
+    /// Our node is gone, or will be with its session.
+    fn reset(&mut self) {
+        (self.node, self.next) = (None, false);
+        self.watches.clear();
+        if self.counter.take().is_some() {
+            self.store.forget(self.claim.id);
+        }
+    }
+
+    /// Our session, or a new one if we have none that lives.
+    async fn session(&mut self) -> Result<Arc<Session>> {
+        if let Some(session) = self.session.as_ref().filter(|it| !it.is_lost()) {
+            return Ok(session.clone());
+        }
+        self.reset();
+        let session = self.store.sessions.session().await?;
+        self.session = Some(session.clone());
+        Ok(session)
+    }
+
+    /// The write with this number let us in.
+    fn enter(&mut self, session: &Session, zxid: i64) -> Result<()> {
+        let counter = u64::try_from(zxid).ok().filter(|it| *it <= COUNTER_MAX).ok_or_else(|| {
+            let text = format!(
+                "the transaction number {zxid:#x} is too large for a fence: more than 65,535 elections"
+            );
+            Fault::permanent(NAME, TAKING, text)
+        })?;
+        self.counter = Some(counter);
+        self.watches.clear();
+        self.store.remember(self.claim.id, Known { session: session.id, counter: Some(counter) });
+        Ok(())
+    }
+
+    /// Take our place: make our node and list the line, in one go.
+    async fn join(&mut self, session: &Session) -> Result<Step> {
+        if let Some(known) = self.store.recall(self.claim.id, session.id)
+            && self.find_again(session, known).await?
+        {
+            return Ok(Step::Again);
+        }
+        self.store.remember(self.claim.id, Known { session: session.id, counter: None });
+        let (name, data) = (name_of(&self.claim), Record::text_of(&self.claim));
+        let path = self.path(&name);
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
+        // Both are sent now; the store answers them in this order.
+        let created = session.client.create(&path, data.as_bytes(), &options);
+        let listed = session.client.list_children(&self.folder);
+        let both = async { (created.await, listed.await) };
+        let (created, listed) = self.store.in_time(TAKING, both).await?;
+        let (stat, number) = match self.store.call(session, TAKING, async { created }).await? {
+            Ok(created) => created,
+            Err(Error::NoNode) => return self.make_folder(session).await,
+            Err(error) => return Err(fault::from_error(TAKING, error)),
+        };
+        self.node = Some(format!("{name}{number}"));
+        let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        let Some(look) = self.look(listed) else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        if self.is_alone() && look.blockers.is_empty() {
+            self.enter(session, stat.czxid)?;
+            self.wanted = look.wanted;
+            return Ok(Step::Inside);
+        }
+        self.proceed(session, look).await
+    }
+
+    /// The node of a claim that was sent before, if it is there and of this session: one of an older session is
+    /// about to vanish. `false` if there is none.
+    async fn find_again(&mut self, session: &Session, known: Known) -> Result<bool> {
+        let listed = self.up_to_date(session, TAKING).await?;
+        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id) {
+            let stat = session.client.check_stat(&self.path(&stand.name));
+            let stat = self.store.call(session, TAKING, stat).await?.ok().flatten();
+            if stat.is_some_and(|it| it.ephemeral_owner == session.id) {
+                (self.node, self.counter) = (Some(stand.name), known.counter);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The line with all that we ever sent in this session. After a change of server a list alone may be older than
+    /// that; a write before it brings the server up to date.
+    async fn up_to_date(&mut self, session: &Session, doing: &'static str) -> Result<Vec<String>> {
+        let (checked, listed) =
+            (session.check(&self.store.options.path), session.client.list_children(&self.folder));
+        let both = async { (checked.await, listed.await) };
+        let (checked, listed) = self.store.in_time(doing, both).await?;
+        let _ = self.store.call(session, doing, async { checked }).await?;
+        Ok(self.store.call(session, doing, async { listed }).await?.unwrap_or_default())
+    }
+
+    /// The folder goes away by itself when it has been empty for a while.
+    async fn make_folder(&mut self, session: &Session) -> Result<Step> {
+        let root = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let folder = CreateMode::Container.with_acls(self.acls());
+        let root = session.client.mkdir(&self.store.options.path, &root);
+        let _ = self.store.call(session, TAKING, root).await?;
+        let made = session.client.create(&self.folder, b"", &folder);
+        let _ = self.store.call(session, TAKING, made).await?;
+        Ok(Step::Again)
+    }
+
+    /// Reckon with a list of the line. `None` if our node is not in it.
+    fn look(&self, names: Vec<String>) -> Option<Look> {
+        let line = in_order(names);
+        let own = self.node.as_deref()?;
+        let at = line.iter().position(|it| it.name == own)?;
+        let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
+        let blockers = admission::blockers(&loads[..at], loads[at]);
+        let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
+        let before = line[..at].last().map(|it: &Stand| it.name.clone());
+        Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
+    }
+
+    /// Watch who keeps us out, or get inside.
+    async fn proceed(&mut self, session: &Session, look: Look) -> Result<Step> {
+        if !look.blockers.is_empty() {
+            return self.watch(session, &look).await;
+        }
+        // There is room, but nobody overtakes: who is before us enters before us.
+        if let Some(before) = look.before {
+            let data = session.client.get_and_watch_data(&self.path(&before));
+            let data = self.store.call(session, TAKING, data).await?;
+            if let Ok((_, stat, watcher)) = data
+                && stat.version == 0
+            {
+                self.next = false;
+                self.watches = vec![Watch::new(watcher, &self.store.events)];
+                return Ok(Step::Wait(look.ahead));
+            }
+        }
+        self.wanted = look.wanted;
+        self.write(session).await
+    }
+
+    /// Get inside by a write to our node, which proves that it is there.
+    async fn write(&mut self, session: &Session) -> Result<Step> {
+        let Some(node) = &self.node else { return Ok(Step::Again) };
+        let data = Record::text_of(&self.claim);
+        let written = session.client.set_data(&self.path(node), data.as_bytes(), None);
+        let Ok(stat) = self.store.call(session, TAKING, written).await? else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        self.enter(session, stat.mzxid)?;
+        Ok(Step::Inside)
+    }
+
+    async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {
+        // A waiter's node has no children, so watching them tells its end and nothing else.
+        let paths: Vec<String> = look.blockers.iter().map(|it| self.path(it)).collect();
+        let asked: Vec<_> = paths.iter().map(|it| session.client.list_and_watch_children(it)).collect();
+        let mut watches = Vec::new();
+        for watch in asked {
+            match self.store.call(session, TAKING, watch).await? {
+                Ok((_, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
+                Err(_) => return Ok(Step::Again),
+            }
+        }
+        self.watches = watches;
+        self.next = self.is_alone() && look.ahead == 1;
+        Ok(Step::Wait(look.ahead))
+    }
+
+    /// Whether those who kept us out may be gone, or we never looked.
+    fn is_told(&mut self) -> bool {
+        self.watches.is_empty() || self.watches.iter_mut().any(Watch::has_told)
+    }
+
+    /// One attempt to get inside, or to find that we are.
+    async fn step(&mut self, session: &Session) -> Result<Step> {
+        let Some(node) = self.node.clone() else {
+            return self.join(session).await;
+        };
+        let told = self.is_told();
+        if self.counter.is_some() {
+            return self.prove(session, &node).await;
+        }
+        if told && self.next && !self.watches.is_empty() {
+            // The only one before us is gone, and nobody can come before us. Most likely somebody is behind.
+            self.wanted = true;
+            return self.write(session).await;
+        }
+        let listed = self.store.call(session, TAKING, session.client.list_children(&self.folder)).await?;
+        let Some(look) = listed.ok().and_then(|it| self.look(it)) else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        if !told && !look.blockers.is_empty() {
+            return Ok(Step::Wait(look.ahead));
+        }
+        self.proceed(session, look).await
+    }
+
+    /// We are inside, as far as we know: prove it by a write, and see who waits.
+    async fn prove(&mut self, session: &Session, node: &str) -> Result<Step> {
+        let path = self.path(node);
+        let (checked, listed) = (session.check(&path), session.client.list_children(&self.folder));
+        let both = async { (checked.await, listed.await) };
+        let (checked, listed) = self.store.in_time(TAKING, both).await?;
+        let checked = self.store.call(session, TAKING, async { checked }).await?;
+        let listed = self.store.call(session, TAKING, async { listed }).await?;
+        let (Ok(()), Some(look)) = (checked, listed.ok().and_then(|it| self.look(it))) else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        self.wanted = look.wanted;
+        Ok(Step::Inside)
+    }
+
+    fn waits(&self, ahead: usize) -> Turn {
+        // The watch is enough; this is for the day on which the store forgets to tell.
+        let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
+        Turn::Wait { recheck, ahead: u64::try_from(ahead).ok() }
+    }
+}
+
+/// How often something may change while we look, before we tell it as a fault.
+const STEPS_MAX: u32 = 8;
+
+impl Place for ZooKeeperPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        let called_at = self.store.clock.now();
+        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
+            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+            return Err(Fault::permanent(NAME, TAKING, text));
+        }
+        for _ in 0..STEPS_MAX {
+            let session = self.session().await?;
+            match self.step(&session).await? {
+                Step::Again => {}
+                Step::Wait(ahead) if self.claim.patient => return Ok(self.waits(ahead)),
+                Step::Wait(ahead) => {
+                    self.leave().await?;
+                    return Ok(self.waits(ahead));
+                }
+                Step::Inside => {
+                    let valid_for = session.proven_until() - called_at;
+                    if valid_for < session.timeout / 20 || session.is_lost() {
+                        return Err(Fault::transient(
+                            NAME,
+                            TAKING,
+                            "the session is in doubt until its next pulse",
+                        ));
+                    }
+                    let counter = self.counter.unwrap_or(0);
+                    return Ok(Turn::Held(Grant { counter, valid_for, wanted: self.wanted }));
+                }
+            }
+        }
+        Err(Fault::transient(NAME, TAKING, "the line changes faster than it can be looked at"))
+    }
+
+    async fn changed(&mut self) {
+        let Some(session) = &self.session else {
+            return std::future::pending().await;
+        };
+        let watches = &mut self.watches;
+        let told = poll_fn(|cx| {
+            let told = watches.iter_mut().any(|it| it.poll_told(cx).is_ready());
+            if told { Poll::Ready(()) } else { Poll::Pending }
+        });
+        tokio::select! {
+            () = told => {}
+            () = session.when_lost() => {}
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        let called_at = self.store.clock.now();
+        let (Some(session), Some(node), Some(_)) = (self.session.clone(), self.node.clone(), self.counter)
+        else {
+            return Ok(Renewal::Lost);
+        };
+        // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
+        if !session.is_lost() && self.is_told() {
+            let path = self.path(&node);
+            let (checked, listed) =
+                (session.check(&path), session.client.list_and_watch_children(&self.folder));
+            let both = async { (checked.await, listed.await) };
+            let (checked, listed) = self.store.in_time(RENEWING, both).await?;
+            let checked = self.store.call(&session, RENEWING, async { checked }).await;
+            let listed = self.store.call(&session, RENEWING, async { listed }).await;
+            if !session.is_lost() {
+                match (checked?, listed?) {
+                    (Ok(()), Ok((names, watcher))) => {
+                        self.wanted = self.look(names).is_some_and(|it| it.wanted);
+                        self.watches = vec![Watch::new(watcher, &self.store.events)];
+                    }
+                    // Removed by hand.
+                    _ => self.reset(),
+                }
+            }
+        }
+        if !session.is_lost() && self.counter.is_some() {
+            // What the pulse of all has proven is ours as well; a stale proof is waited for.
+            let fresh = session.when_proven_beyond(called_at.after(session.timeout / 3));
+            let _ = self.store.in_time(RENEWING, fresh).await;
+        }
+        if session.is_lost() || self.counter.is_none() {
+            self.reset();
+            return Ok(Renewal::Lost);
+        }
+        let valid_for = session.proven_until() - called_at;
+        if valid_for.is_zero() {
+            return Err(Fault::transient(NAME, RENEWING, "no pulse was confirmed in time"));
+        }
+        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        self.watches.clear();
+        let Some(session) = self.session.clone() else {
+            return Ok(());
+        };
+        if !session.is_lost() {
+            let names = if let Some(node) = &self.node {
+                vec![node.clone()]
+            } else {
+                // We do not know whether our node was made. All we sent comes before this, in order.
+                let listed = self.up_to_date(&session, LEAVING).await;
+                let line = in_order(over(&session, listed.map(Ok))?.unwrap_or_default());
+                line.into_iter().filter(|it| it.id == self.claim.id).map(|it| it.name).collect()
+            };
+            for name in names {
+                let deleted = session.client.delete(&self.path(&name), None);
+                let deleted = self.store.call(&session, LEAVING, deleted).await;
+                over(&session, deleted)?;
+            }
+        }
+        self.reset();
+        self.store.forget(self.claim.id);
+        self.session = None;
+        Ok(())
+    }
+}
+
+/// `None` if there was nothing to do it to: no such node, or the session is over and all of it goes.
+fn over<T>(session: &Session, answer: Result<std::result::Result<T, Error>>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(answer.ok()),
+        Err(_) if session.is_lost() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}

@@ -1,0 +1,134 @@
+//! What all places of one process share: the session, the claims it knows, and the thread for them.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use lockkeeper_core::backend::Result;
+use lockkeeper_core::{ClaimId, Clock, Error};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::fault;
+use crate::options::Options;
+use crate::session::{Session, Sessions};
+
+/// How long the last one out tries to close the session.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// A thread that drives the client and its pulse while the application blocks its own.
+#[derive(Debug)]
+struct Driver {
+    handle: Handle,
+    /// Dropping it tells the thread to say goodbye and end.
+    _alive: oneshot::Sender<()>,
+}
+
+/// What this process knows of a claim that it sent to the ensemble.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The session in which it was sent.
+    pub(crate) session: i64,
+    /// Its counter, if it was told that it is inside. Who asks twice must hear the same twice.
+    pub(crate) counter: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) sessions: Arc<Sessions>,
+    /// How many nodes we watched have told us.
+    pub(crate) events: Arc<AtomicU64>,
+    known: Mutex<HashMap<ClaimId, Known>>,
+    _driver: Driver,
+}
+
+impl Store {
+    /// Start the thread. Nothing is sent yet.
+    pub(crate) fn new(options: Options) -> lockkeeper_core::Result<Self> {
+        let sessions = Arc::<OnceLock<Arc<Sessions>>>::default();
+        let leaving = sessions.clone();
+        let driver = Driver::start(async move || {
+            if let Some(sessions) = leaving.get() {
+                sessions.end(FAREWELL_MAX).await;
+            }
+        })?;
+        let clock = Clock::boot();
+        let made = || Arc::new(Sessions::new(options.clone(), clock.clone(), driver.handle.clone()));
+        let sessions = sessions.get_or_init(made).clone();
+        let (events, known) = (Arc::default(), Mutex::default());
+        Ok(Store { options, clock, sessions, events, known, _driver: driver })
+    }
+
+    /// The answer to a call, or a fault if it takes too long. The call itself goes on, in its order.
+    pub(crate) async fn in_time<T>(&self, doing: &'static str, call: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            answer = call => Ok(answer),
+            () = self.clock.sleep(self.options.timeout) => Err(fault::silent(doing)),
+        }
+    }
+
+    /// The answer to a call, with the end of the session noted. `Ok(Err)` is what the ensemble decided.
+    pub(crate) async fn call<T>(
+        &self,
+        session: &Session,
+        doing: &'static str,
+        call: impl Future<Output = std::result::Result<T, zookeeper_client::Error>>,
+    ) -> Result<std::result::Result<T, zookeeper_client::Error>> {
+        use zookeeper_client::Error::{NoNode, NodeExists, NotEmpty};
+
+        match self.in_time(doing, call).await? {
+            Err(error @ (NoNode | NodeExists | NotEmpty)) => Ok(Err(error)),
+            Err(error) => {
+                if fault::is_session_over(&error) {
+                    session.lose();
+                }
+                Err(fault::from_error(doing, error))
+            }
+            Ok(answer) => Ok(Ok(answer)),
+        }
+    }
+
+    pub(crate) fn remember(&self, id: ClaimId, known: Known) {
+        self.known().insert(id, known);
+    }
+
+    /// What we know of a claim that was sent in this session.
+    pub(crate) fn recall(&self, id: ClaimId, session: i64) -> Option<Known> {
+        self.known().get(&id).filter(|it| it.session == session).copied()
+    }
+
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.known().remove(&id);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Driver {
+    /// Start the thread. `farewell` is what it does last.
+    fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
+    where
+        F: Future<Output = ()>,
+    {
+        let unavailable = |it| Error::unavailable("a thread for ZooKeeper", it);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
+        let handle = runtime.handle().clone();
+        let (alive, ended) = oneshot::channel::<()>();
+        let main = move || {
+            runtime.block_on(async {
+                // The sender is never used: the channel ends when the last of us is gone.
+                let _ = ended.await;
+                farewell().await;
+            });
+        };
+        std::thread::Builder::new().name("lockkeeper-zookeeper".into()).spawn(main).map_err(unavailable)?;
+        Ok(Driver { handle, _alive: alive })
+    }
+}
