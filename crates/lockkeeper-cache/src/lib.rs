@@ -21,7 +21,11 @@
 mod cache;
 mod memory;
 mod rebuild;
+#[cfg(feature = "redis")]
+mod redis;
 
+#[cfg(feature = "redis")]
+pub use crate::redis::RedisCache;
 pub use cache::{Cache, CacheError, Found};
 pub use memory::MemoryCache;
 pub use rebuild::{Rebuild, RebuildError};
