@@ -33,7 +33,7 @@ Examples:
   lockkeeper demo flash-sale --strategy no-lock --strategy lockkeeper
 
 Everything happens in a temporary folder: an SQLite database for the stock, and files for
-the locks. Your own locks are not touched. What was sold is read from the database
+the locks. With --url redis://… the locks are on that server. Your own locks are not touched. What was sold is read from the database
 afterwards. WAIT is the time from opening the shop to a buyer's answer; LOCK TRIPS and DB
 TRIPS are questions to the store of locks and to the database for each order.
 Exit codes: 0 shown, 1 a strategy that promises not to oversell did.";

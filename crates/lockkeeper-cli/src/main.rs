@@ -48,7 +48,7 @@ fn answer(mut cli: Cli) -> Result<u8> {
         return Ok(0);
     }
     if let Command::Demo(args) = &cli.command {
-        return runtime()?.block_on(demo::demo(args));
+        return runtime()?.block_on(demo::demo(args, cli.url.as_deref()));
     }
     let config = config::load(cli.config.as_deref())?;
     let target = Target::choose(cli.url, config.clone());

@@ -40,3 +40,25 @@ fn one_strategy_can_be_chosen_and_more_stock_than_buyers_is_no_error() {
     failed(&output(&mut lockkeeper(["demo", "flash-sale", "--buyers", "0"])), 64);
     failed(&output(&mut lockkeeper(["demo", "flash-sale", "--strategy", "hope"])), 64);
 }
+
+#[tokio::test]
+async fn the_locks_can_be_on_a_redis_server() {
+    use lockkeeper_testkit::servers::{Redis, RedisOptions};
+    let server = Redis::start(RedisOptions::default().password("hunter2")).await.unwrap();
+    let store = Store::new();
+    let plot = store.path("plot.svg");
+    let sale = ["demo", "flash-sale", "--json", "--buyers", "60", "--stock", "20", "--plot"];
+    let strategies = ["--strategy", "plain-lock", "--strategy", "two-tier", "--strategy", "lockkeeper"];
+    let mut command = lockkeeper(sale);
+    command
+        .arg(&plot)
+        .args(strategies)
+        .env("LOCKKEEPER_URL", server.url())
+        .env("TMPDIR", store.folder.path());
+    let end = tokio::task::spawn_blocking(move || output(&mut command)).await.unwrap();
+    assert_eq!(code(&end), 0, "{end:?}");
+    assert!(text(&end.stderr).contains("the locks are on redis://***@"), "{end:?}");
+    assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+    let reports: Vec<serde_json::Value> = serde_json::from_slice(&end.stdout).unwrap();
+    assert!(reports.len() == 3 && reports.iter().all(|it| it["sold"].as_u64() == Some(20)), "{reports:?}");
+}

@@ -1,6 +1,5 @@
 //! One process of the shop: it serves its share of the buyers, all at once, and tells how it went.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +22,10 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Task {
     pub(crate) folder: PathBuf,
     pub(crate) strategy: Strategy,
+    /// The lock's name.
+    pub(crate) lock: String,
+    /// The server for locks; without it they are files in the folder.
+    pub(crate) redis: Option<String>,
     /// The buyers from this one…
     pub(crate) first: u32,
     /// …up to but not including this one.
@@ -49,10 +52,11 @@ pub(crate) struct Account {
     pub(crate) book_trips: u64,
 }
 
-/// Be an instance.
-pub(crate) fn sell(mut args: impl Iterator<Item = OsString>) -> u8 {
-    let task = args.next().and_then(|it| serde_json::from_str(it.to_str()?).ok());
-    let Some(task) = task else { return exit::USAGE };
+/// Be an instance. The task comes by standard input, because everybody can read command lines.
+pub(crate) fn sell() -> u8 {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line).ok();
+    let Some(task) = read.and_then(|_| serde_json::from_str(&line).ok()) else { return exit::USAGE };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.map_err(Trouble::from).and_then(|it| it.block_on(serve(task)));
     match ended {
@@ -72,7 +76,7 @@ struct Shop {
 }
 
 async fn serve(task: Task) -> Result<(), Trouble> {
-    let seller = Seller::open(task.strategy, &task.folder).await?;
+    let seller = Seller::open(&task).await?;
     let shop = Arc::new(Shop {
         seller,
         sold: AtomicU64::new(0),

@@ -66,16 +66,20 @@ pub(crate) struct FlashSale {
 
 /// If the arguments call for an instance: be it.
 pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
-    (args.next()? == INSTANCE).then(|| instance::sell(args))
+    (args.next()? == INSTANCE).then(instance::sell)
 }
 
-pub(crate) async fn demo(demo: &Demo) -> Result<u8> {
+pub(crate) async fn demo(demo: &Demo, url: Option<&str>) -> Result<u8> {
     let Demo::FlashSale(sale) = demo;
+    let redis = url.filter(|it| it.starts_with("redis:") || it.starts_with("rediss:"));
+    if let Some(url) = redis {
+        output::say(&format!("the locks are on {}", text::plain(&text::url_without_secrets(url))));
+    }
     let folder = Folder::make()?;
     let strategies = if sale.strategy.is_empty() { Strategy::ALL.to_vec() } else { sale.strategy.clone() };
     let mut reports = Vec::new();
     for strategy in strategies {
-        let report = one_sale(sale, strategy, &folder.0).await?;
+        let report = one_sale(sale, strategy, &folder.0, redis).await?;
         if !sale.json.json {
             output::say(&report.in_a_line());
         }
@@ -99,7 +103,12 @@ pub(crate) async fn demo(demo: &Demo) -> Result<u8> {
 }
 
 /// One strategy: fresh books, fresh locks, all instances at once.
-async fn one_sale(sale: &FlashSale, strategy: Strategy, folder: &Path) -> Result<Report> {
+async fn one_sale(
+    sale: &FlashSale,
+    strategy: Strategy,
+    folder: &Path,
+    redis: Option<&str>,
+) -> Result<Report> {
     let folder = folder.join(strategy.name());
     std::fs::create_dir(&folder)
         .map_err(|it| Failure::system("a folder for the sale cannot be made", &it))?;
@@ -107,12 +116,19 @@ async fn one_sale(sale: &FlashSale, strategy: Strategy, folder: &Path) -> Result
     let mut instances = Vec::new();
     for index in 0..sale.instances {
         let share = |it: u32| sale.buyers / sale.instances * it + it.min(sale.buyers % sale.instances);
-        let task = Task { folder: folder.clone(), strategy, first: share(index), end: share(index + 1) };
+        let task = Task {
+            folder: folder.clone(),
+            strategy,
+            lock: format!("lockkeeper-demo:{}:{}", std::process::id(), strategy.name()),
+            redis: redis.map(str::to_owned),
+            first: share(index),
+            end: share(index + 1),
+        };
         instances.push(Instance::start(&task).await?);
     }
     let started = lockkeeper::spi::Clock::boot().now();
     for instance in &mut instances {
-        instance.go().await?;
+        instance.tell("go").await?;
     }
     let mut progress = Progress::new(strategy, sale);
     let mut report = Report::new(strategy, sale.stock);
@@ -173,19 +189,23 @@ impl Instance {
         let program = std::env::current_exe().map_err(failed)?;
         let task = serde_json::to_string(task).map_err(|it| failed(it.into()))?;
         let mut command = Command::new(program);
-        command.arg(INSTANCE).arg(task).kill_on_drop(true);
+        command.arg(INSTANCE).kill_on_drop(true);
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
         let words = process.stdout.take().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
         let mut instance = Instance { process, words: BufReader::new(words).lines() };
+        instance.tell(&task).await?;
         instance.next().await?;
         Ok(instance)
     }
 
-    async fn go(&mut self) -> Result<()> {
+    async fn tell(&mut self, words: &str) -> Result<()> {
         let failed = |it| Failure::system("an instance of the shop does not listen", &it);
-        if let Some(mut input) = self.process.stdin.take() {
-            input.write_all(b"go\n").await.map_err(|it: std::io::Error| failed(it))?;
+        if let Some(input) = &mut self.process.stdin {
+            input
+                .write_all(format!("{words}\n").as_bytes())
+                .await
+                .map_err(|it: std::io::Error| failed(it))?;
         }
         Ok(())
     }

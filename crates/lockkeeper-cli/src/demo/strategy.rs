@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 
 use crate::demo::books::{Books, Trouble};
 use crate::demo::counting::{Counting, Trips};
+use crate::demo::instance::Task;
 use crate::demo::plain::PlainLock;
 
 /// How one process and another keep out of each other's way.
@@ -38,7 +39,6 @@ pub(crate) enum Strategy {
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How often a buyer tries again when somebody else was faster.
 const RETRIES_MAX: u32 = 50;
-const LOCK: &str = "flash-sale:product:1";
 
 impl Strategy {
     pub(crate) const ALL: [Strategy; 7] = [
@@ -95,28 +95,33 @@ enum Way {
     OneStatement,
     Plain(PlainLock),
     TwoTier(Mutex<()>, PlainLock),
-    Lockkeeper(Locker),
+    Lockkeeper(Locker, String),
 }
 
 impl Seller {
-    pub(crate) async fn open(strategy: Strategy, folder: &std::path::Path) -> Result<Self, Trouble> {
+    pub(crate) async fn open(task: &Task) -> Result<Self, Trouble> {
         let trips = Arc::new(Trips::default());
-        let plain = || PlainLock::open(folder, trips.clone());
-        let way = match strategy {
+        let plain = || PlainLock::open(task, trips.clone());
+        let way = match task.strategy {
             Strategy::NoLock => Way::NoLock,
             Strategy::Optimistic => Way::Optimistic,
             Strategy::Pessimistic => Way::Pessimistic,
             Strategy::OneStatement => Way::OneStatement,
-            Strategy::PlainLock => Way::Plain(plain()?),
-            Strategy::TwoTier => Way::TwoTier(Mutex::new(()), plain()?),
+            Strategy::PlainLock => Way::Plain(plain().await?),
+            Strategy::TwoTier => Way::TwoTier(Mutex::new(()), plain().await?),
             Strategy::Lockkeeper => {
-                let options = lockkeeper::sqlite::SqliteOptions::new(folder.join("locks.db"));
-                let backend = lockkeeper::sqlite::SqliteBackend::open(options).await?;
-                let locker = Locker::builder(Counting::new(backend, trips.clone())).waiters_max(usize::MAX);
-                Way::Lockkeeper(locker.build())
+                let builder = if let Some(url) = &task.redis {
+                    let backend = lockkeeper::redis::Redis::connect(url).await?;
+                    Locker::builder(Counting::new(backend, trips.clone()))
+                } else {
+                    let options = lockkeeper::sqlite::SqliteOptions::new(task.folder.join("locks.db"));
+                    let backend = lockkeeper::sqlite::SqliteBackend::open(options).await?;
+                    Locker::builder(Counting::new(backend, trips.clone()))
+                };
+                Way::Lockkeeper(builder.waiters_max(usize::MAX).build(), task.lock.clone())
             }
         };
-        Ok(Seller { books: Books::open(folder)?, way, trips, sold_out: AtomicBool::new(false) })
+        Ok(Seller { books: Books::open(&task.folder)?, way, trips, sold_out: AtomicBool::new(false) })
     }
 
     /// Sell one piece to this buyer.
@@ -132,7 +137,7 @@ impl Seller {
                 let _first = mutex.lock().await;
                 self.under_plain(lock, buyer).await
             }
-            Way::Lockkeeper(locker) => match locker.lock(LOCK).wait_at_most(PATIENCE).await {
+            Way::Lockkeeper(locker, name) => match locker.lock(name).wait_at_most(PATIENCE).await {
                 Err(Error::TimedOut { .. }) => Ok(Answer::Failed),
                 Err(error) => Err(error.into()),
                 Ok(guard) => {
@@ -176,7 +181,7 @@ impl Seller {
     }
 
     async fn under_plain(&self, lock: &PlainLock, buyer: u32) -> Result<Answer, Trouble> {
-        let Some(held) = lock.acquire(LOCK, Clock::boot().now().after(PATIENCE)).await? else {
+        let Some(held) = lock.acquire(Clock::boot().now().after(PATIENCE)).await? else {
             return Ok(Answer::Failed);
         };
         let answer = self.carelessly(buyer).await;
