@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(20);
 
 struct Over(Vec<String>);
 
-async fn nodes(urls: &[String]) -> Vec<Redis> {
+fn nodes(urls: &[String]) -> Vec<Redis> {
     let connect = |url: &String| Redis::lazy(lockkeeper_redis::Options::parse(url).unwrap()).unwrap();
     urls.iter().map(connect).collect()
 }
@@ -30,7 +30,7 @@ impl Harness for Over {
     /// The servers were started a moment ago, so with the guard nobody could vote.
     async fn connect(&self) -> Redlock<Redis> {
         let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(50));
-        Redlock::connect(nodes(&self.0).await, options).await.expect("the servers were just started")
+        Redlock::connect(nodes(&self.0), options).await.expect("the servers were just started")
     }
 
     fn inspect<'b>(&self, backend: &'b Redlock<Redis>) -> Option<&'b dyn DynInspect> {
@@ -68,7 +68,7 @@ fn claim() -> Claim {
 /// Wait as the keeper does, and fail instead of hanging.
 async fn held(place: &mut impl Place) -> Grant {
     let (clock, mut last) = (Clock::boot(), None);
-    let give_up = clock.now().after(Duration::from_secs(60));
+    let give_up = clock.now().after(Duration::from_mins(1));
     while clock.now() < give_up {
         let answer = place.turn().await;
         if let Ok(Turn::Held(grant)) = answer {
@@ -88,14 +88,14 @@ fn url_of(servers: &[servers::Redis]) -> Vec<String> {
 async fn every_minority_may_be_killed_or_stopped() {
     let servers = servers::Redis::masters(3).await.unwrap();
     let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(300));
-    let redlock = Redlock::connect(nodes(&url_of(&servers)).await, options).await.unwrap();
+    let redlock = Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap();
     let mut last = 0;
     for gone in &servers {
         for kill in [false, true] {
             if kill {
-                gone.kill().unwrap()
+                gone.kill().unwrap();
             } else {
-                gone.pause().unwrap()
+                gone.pause().unwrap();
             }
             let mut place = redlock.enter(claim());
             let grant = held(&mut place).await;
@@ -112,7 +112,7 @@ async fn every_minority_may_be_killed_or_stopped() {
 async fn a_majority_that_is_gone_is_told_and_back_again_serves() {
     let servers = servers::Redis::masters(3).await.unwrap();
     let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(300));
-    let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)).await, options).await.unwrap());
+    let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap());
     servers[0].kill().unwrap();
     servers[2].pause().unwrap();
     let error = locker.lock("orders/42").ttl(TTL).await.unwrap_err();
@@ -120,7 +120,7 @@ async fn a_majority_that_is_gone_is_told_and_back_again_serves() {
     assert!(error.to_string().contains("2 of 3 nodes are needed"), "{error}");
     servers[0].start().await.unwrap();
     servers[2].resume().unwrap();
-    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_secs(60)).await.unwrap();
+    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_mins(1)).await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -130,7 +130,7 @@ async fn two_addresses_of_one_server_are_found_out() {
     let mut urls = url_of(&servers);
     urls.push(urls[0].replace("127.0.0.1", "localhost"));
     assert_ne!(urls[0], urls[2]);
-    let error = Redlock::connect(nodes(&urls).await, Options::default()).await.unwrap_err();
+    let error = Redlock::connect(nodes(&urls), Options::default()).await.unwrap_err();
     assert!(error.to_string().contains("nodes 1 and 3 are the same server"), "{error}");
 }
 
@@ -139,8 +139,8 @@ async fn a_server_that_was_restarted_empty_has_no_vote() {
     let servers = servers::Redis::masters(3).await.unwrap();
     let open = Options::default().without_restart_guard().node_timeout(Duration::from_secs(1));
     let guarded = open.clone().restart_guard(TTL);
-    let holder = Redlock::connect(nodes(&url_of(&servers)).await, open).await.unwrap();
-    let other = Redlock::connect(nodes(&url_of(&servers)).await, guarded).await.unwrap();
+    let holder = Redlock::connect(nodes(&url_of(&servers)), open).await.unwrap();
+    let other = Redlock::connect(nodes(&url_of(&servers)), guarded).await.unwrap();
     let mut place = holder.enter(claim());
     held(&mut place).await;
     servers[1].restart_empty().await.unwrap();
