@@ -47,6 +47,9 @@ fn answer(mut cli: Cli) -> Result<u8> {
         output::data(&String::from_utf8_lossy(&script))?;
         return Ok(0);
     }
+    if let Command::Demo(args) = &cli.command {
+        return runtime()?.block_on(demo::demo(args));
+    }
     let config = config::load(cli.config.as_deref())?;
     let target = Target::choose(cli.url, config.clone());
     if let Command::Config(command) = cli.command {
@@ -56,21 +59,21 @@ fn answer(mut cli: Cli) -> Result<u8> {
         args.adopt(&config);
     }
     let target = target?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|it| Failure::system("the runtime cannot be started", &it))?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         match &cli.command {
             Command::Run(args) => run::run(&target, args).await,
             Command::Ls(args) => ls::ls(&target, args).await,
             Command::Show(args) => show::show(&target, args).await,
             Command::Break(args) => break_lock::break_lock(&target, args).await,
             Command::Doctor(args) => doctor::doctor(&target, *args).await,
-            Command::Demo(args) => demo::demo(args).await,
-            Command::Completions { .. } | Command::Config(_) => Ok(0),
+            Command::Completions { .. } | Command::Config(_) | Command::Demo(_) => Ok(0),
         }
     })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|it| Failure::system("the runtime cannot be started", &it))
 }
 
 /// Help and version go to standard output; everything else is bad usage.

@@ -153,7 +153,7 @@ impl Connection {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => status,
             };
-            if fault::is_token_stale(&status) && !renewed_token {
+            if self.options.user.is_some() && fault::is_token_stale(&status) && !renewed_token {
                 renewed_token = true;
                 self.authenticate().await?;
                 continue;
@@ -189,9 +189,13 @@ impl Connection {
         let (Some(name), Some(password)) = (&self.options.user, &self.options.password) else {
             return Ok(());
         };
-        *self.token() = None;
+        // The old token stays until there is a new one: others go on meanwhile, and hear by themselves that it is stale.
         let message = AuthenticateRequest { name: name.clone(), password: password.reveal().to_owned() };
-        let call = |channel, request| async move { AuthClient::new(channel).authenticate(request).await };
+        let call = |channel, mut request: Request<AuthenticateRequest>| async move {
+            // A stale token would be refused here, too, and there would be no end to it.
+            request.metadata_mut().remove("token");
+            AuthClient::new(channel).authenticate(request).await
+        };
         // Boxed, because a call may ask for a token and this is a call.
         let answer = Box::pin(self.call(message, call)).await?;
         let token = answer.token.parse();

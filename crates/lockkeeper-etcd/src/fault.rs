@@ -40,10 +40,10 @@ pub(crate) fn is_lease_gone(status: &Status) -> bool {
     status.code() == Code::NotFound && status.message().contains("lease not found")
 }
 
-/// The token that the server gave us is not valid any more, or the password changed meanwhile.
+/// The token that the server gave us is missing or not valid any more, or the rights changed meanwhile.
 pub(crate) fn is_token_stale(status: &Status) -> bool {
-    let text = status.message();
-    text.contains("invalid auth token") || text.contains("revision of auth store is old")
+    let stale = ["invalid auth token", "revision of auth store is old", "user name is empty"];
+    stale.iter().any(|it| status.message().contains(it))
 }
 
 /// A well-formed answer lacks what it must hold.

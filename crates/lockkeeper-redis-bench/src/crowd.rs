@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::Outcome;
 use crate::rivals::Rival;
 use crate::tally::{self, jain, median, per, rate};
-use crate::worker::{self, Report};
+use crate::worker::{self, Report, Shared};
 
 const SPAN: Duration = Duration::from_secs(3);
 const PROCESSES: u64 = 4;
@@ -25,13 +25,12 @@ pub(crate) async fn one_process(server: &Redis) -> Outcome {
     println!("|---|---|---|---|---|");
     let mut rates = Vec::new();
     for name in ["rslock", "ours"] {
-        let folder = tempfile::tempdir()?;
         let rival = Rival::named(name, &server.url()).await?;
         tally::commands(server).await?;
-        let path = folder.path().join("shared");
-        let report = worker::fight(&rival, &format!("crowd:{name}"), 64, SPAN, &path, 1).await?;
+        let shared = Shared::memory();
+        let report = worker::fight(&rival, &format!("crowd:{name}"), 64, SPAN, &shared, 1).await?;
         let guards: u64 = report.guards.iter().sum();
-        exact(guards, &path)?;
+        exact(guards, &shared)?;
         let commands = sent(server, name).await?;
         println!(
             "| {name} | {:.0} | {:.0} | {:.2} | {:.3} |",
@@ -66,7 +65,7 @@ pub(crate) async fn four_processes(server: &Redis, tasks: u64) -> Outcome {
         let commands = sent(server, name).await?;
         let counts: Vec<u64> = reports.iter().map(|it| it.guards[0]).collect();
         let guards: u64 = counts.iter().sum();
-        exact(guards, &path)?;
+        exact(guards, &Shared::file(&path)?)?;
         let handoffs: u64 = reports.iter().map(|it| it.handoffs).sum();
         let mut p50: Vec<f64> = reports.iter().map(|it| micros(it.handoff_p50)).collect();
         let mut p99: Vec<f64> = reports.iter().map(|it| micros(it.handoff_p99)).collect();
@@ -82,6 +81,7 @@ pub(crate) async fn four_processes(server: &Redis, tasks: u64) -> Outcome {
         rates.push(rate(guards, SPAN));
     }
     println!("\nours is {:.1} times rslock", rates[1] / rates[0]);
+    println!("a script of ours takes the server {:.1} µs", tally::script_micros(server).await?);
     Ok(())
 }
 
@@ -90,8 +90,8 @@ fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1000.0
 }
 
-fn exact(guards: u64, path: &Path) -> Outcome {
-    let counted = worker::counted(path)?;
+fn exact(guards: u64, shared: &Shared) -> Outcome {
+    let counted = shared.counted();
     if counted != guards {
         return Err(format!("{guards} guards, but only {counted} updates survived").into());
     }

@@ -33,6 +33,14 @@ pub(crate) async fn calls(server: &Redis, name: &str) -> Outcome<u64> {
     Ok(calls.and_then(|it| it.parse().ok()).unwrap_or(0))
 }
 
+/// How long the server spent on each script since the last reset, in microseconds.
+pub(crate) async fn script_micros(server: &Redis) -> Outcome<f64> {
+    let stats = server.command(&["INFO", "commandstats"]).await?;
+    let line = stats.field("cmdstat_evalsha").unwrap_or_default();
+    let micros = line.split(',').find_map(|it| it.strip_prefix("usec_per_call="));
+    Ok(micros.and_then(|it| it.parse().ok()).unwrap_or(0.0))
+}
+
 /// Jain's index: 1 if all are served alike, 1/n if one gets everything.
 #[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
 pub(crate) fn jain(counts: &[u64]) -> f64 {

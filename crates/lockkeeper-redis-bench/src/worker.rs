@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -25,31 +26,54 @@ pub(crate) struct Report {
     pub(crate) handoff_p99: u64,
 }
 
-/// A file that everybody changes under the lock and nobody may change otherwise: count, last task, release time.
+/// What everybody changes under the lock and nobody may change otherwise: count, last task, release time.
 #[derive(Clone)]
-struct Shared(Arc<File>);
+pub(crate) enum Shared {
+    /// Between processes.
+    File(Arc<File>),
+    /// Within one; read and written apart on purpose, so that two holders at once would lose an update.
+    Memory(Arc<[AtomicU64; 3]>),
+}
 
 impl Shared {
-    fn open(path: &Path) -> Outcome<Self> {
+    pub(crate) fn file(path: &Path) -> Outcome<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        Ok(Shared(Arc::new(file)))
+        Ok(Shared::File(Arc::new(file)))
+    }
+
+    pub(crate) fn memory() -> Self {
+        Shared::Memory(Arc::default())
+    }
+
+    /// How many guards were counted.
+    pub(crate) fn counted(&self) -> u64 {
+        self.read()[0]
     }
 
     fn read(&self) -> [u64; 3] {
-        let mut bytes = [0; 24];
-        let _ = self.0.read_at(&mut bytes, 0);
-        std::array::from_fn(|it| u64::from_le_bytes(std::array::from_fn(|at| bytes[it * 8 + at])))
+        match self {
+            Shared::Memory(values) => std::array::from_fn(|it| values[it].load(Ordering::Relaxed)),
+            Shared::File(file) => {
+                let mut bytes = [0; 24];
+                let _ = file.read_at(&mut bytes, 0);
+                std::array::from_fn(|it| u64::from_le_bytes(std::array::from_fn(|at| bytes[it * 8 + at])))
+            }
+        }
     }
 
     fn write(&self, values: [u64; 3]) {
-        let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
-        let _ = self.0.write_all_at(&bytes, 0);
+        match self {
+            Shared::Memory(shared) => {
+                for (to, value) in shared.iter().zip(values) {
+                    to.store(value, Ordering::Relaxed);
+                }
+            }
+            Shared::File(file) => {
+                let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+                let _ = file.write_all_at(&bytes, 0);
+            }
+        }
     }
-}
-
-/// How many guards were counted in the file.
-pub(crate) fn counted(path: &Path) -> Outcome<u64> {
-    Ok(Shared::open(path)?.read()[0])
 }
 
 /// Fight for `key` with so many tasks for so long.
@@ -58,10 +82,10 @@ pub(crate) async fn fight(
     key: &str,
     tasks: u64,
     span: Duration,
-    path: &Path,
+    shared: &Shared,
     process: u64,
 ) -> Outcome<Report> {
-    let (clock, shared) = (Clock::boot(), Shared::open(path)?);
+    let clock = Clock::boot();
     let until = clock.now().after(span);
     let tasks = (0..tasks).map(|task| {
         let me = (process << 32) | (task + 1);
@@ -124,7 +148,8 @@ pub(crate) async fn run(arguments: &[String]) -> Outcome {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let span = Duration::from_millis(millis.parse()?);
-    let report = fight(&rival, key, tasks.parse()?, span, Path::new(path), process.parse()?).await?;
+    let report =
+        fight(&rival, key, tasks.parse()?, span, &Shared::file(Path::new(path))?, process.parse()?).await?;
     let guards: u64 = report.guards.iter().sum();
     println!("{guards} {} {} {}", report.handoffs, report.handoff_p50, report.handoff_p99);
     Ok(())

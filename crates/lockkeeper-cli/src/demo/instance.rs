@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::spi::Clock;
@@ -66,8 +66,6 @@ pub(crate) fn sell(mut args: impl Iterator<Item = OsString>) -> u8 {
 
 struct Shop {
     seller: Seller,
-    /// Seen once, true for good: stock never grows.
-    sold_out: AtomicBool,
     sold: AtomicU64,
     done: AtomicU64,
     last_sale: AtomicU64,
@@ -77,7 +75,6 @@ async fn serve(task: Task) -> Result<(), Trouble> {
     let seller = Seller::open(task.strategy, &task.folder).await?;
     let shop = Arc::new(Shop {
         seller,
-        sold_out: AtomicBool::new(false),
         sold: AtomicU64::new(0),
         done: AtomicU64::new(0),
         last_sale: AtomicU64::new(0),
@@ -114,7 +111,7 @@ async fn serve(task: Task) -> Result<(), Trouble> {
 
 impl Shop {
     async fn serve(&self, buyer: u32, clock: &Clock) -> Result<Answer, Trouble> {
-        let answer = if self.sold_out.load(Ordering::Relaxed) {
+        let answer = if self.seller.sold_out.load(Ordering::Relaxed) {
             Answer::SoldOut
         } else {
             self.seller.sell(buyer).await?
@@ -124,7 +121,7 @@ impl Shop {
                 self.sold.fetch_add(1, Ordering::Relaxed);
                 self.last_sale.fetch_max(clock.now().as_nanos(), Ordering::Relaxed);
             }
-            Answer::SoldOut => self.sold_out.store(true, Ordering::Relaxed),
+            Answer::SoldOut => self.seller.sold_out.store(true, Ordering::Relaxed),
             Answer::Failed => {}
         }
         self.done.fetch_add(1, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl PlainLock {
         name: &'static str,
         until: Moment,
     ) -> Result<Option<Held<'_>>, Trouble> {
-        let (clock, token) = (Clock::boot(), format!("{:?}", ClaimId::random()));
+        let (clock, token) = (Clock::boot(), ClaimId::random()?.to_hex());
         loop {
             let now = clock.now();
             let nanos = |it: Moment| i64::try_from(it.as_nanos()).unwrap_or(i64::MAX);

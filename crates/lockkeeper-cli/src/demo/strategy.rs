@@ -1,6 +1,8 @@
 //! The ways to sell a piece, from careless to careful.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper::spi::Clock;
@@ -82,6 +84,8 @@ pub(crate) struct Seller {
     way: Way,
     /// Trips to the store of locks.
     pub(crate) trips: Arc<Trips>,
+    /// Seen once, true for good: stock never grows.
+    pub(crate) sold_out: AtomicBool,
 }
 
 enum Way {
@@ -112,7 +116,7 @@ impl Seller {
                 Way::Lockkeeper(locker.build())
             }
         };
-        Ok(Seller { books: Books::open(folder)?, way, trips })
+        Ok(Seller { books: Books::open(folder)?, way, trips, sold_out: AtomicBool::new(false) })
     }
 
     /// Sell one piece to this buyer.
@@ -142,6 +146,10 @@ impl Seller {
 
     /// Read, decide, write: right only if nobody comes between.
     async fn carelessly(&self, buyer: u32) -> Result<Answer, Trouble> {
+        // It may have come true while we waited for a lock.
+        if self.sold_out.load(Ordering::Relaxed) {
+            return Ok(Answer::SoldOut);
+        }
         let (stock, _) = self.books.read().await?;
         if stock <= 0 {
             return Ok(Answer::SoldOut);
@@ -152,7 +160,7 @@ impl Seller {
     }
 
     async fn optimistically(&self, buyer: u32) -> Result<Answer, Trouble> {
-        for _ in 0..RETRIES_MAX {
+        for attempt in 1..=RETRIES_MAX {
             let (stock, version) = self.books.read().await?;
             if stock <= 0 {
                 return Ok(Answer::SoldOut);
@@ -160,6 +168,9 @@ impl Seller {
             if self.books.sell_if_unchanged(buyer, version).await? {
                 return Ok(Answer::Sold);
             }
+            // Longer each time and never the same for two buyers, or they meet again.
+            let chance = RandomState::new().hash_one((buyer, attempt));
+            Clock::boot().sleep(Duration::from_micros(chance % (u64::from(attempt) * 2000))).await;
         }
         Ok(Answer::Failed)
     }

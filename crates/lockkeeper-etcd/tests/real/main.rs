@@ -7,4 +7,5 @@ mod cluster;
 mod common;
 mod conformance;
 mod faults;
+mod operator;
 mod price;

@@ -27,8 +27,7 @@ if mine then
   if kind_of(mine) == 'H' then
     drop(me)
   else
-    redis.call('ZREM', line, me)
-    redis.call('HDEL', who, me)
+    leave_line(me)
   end
 end
 admit(false)

@@ -18,13 +18,21 @@ local brace = string.find(main, '{', 1, true)
 local wake = string.sub(main, 1, brace - 1) .. 'wake:' --@channel
 local sole, used, smallest, differ, last, flagged = false, 0, 4294967295, 0, 0, false
 local lives = redis.call('PTTL', main)
+-- How many stand in line, once counted; and whether somebody joined it or asked again, or several hold.
+local count, touched = false, false
 
 local function kind_of(record)
   return string.sub(record, 1, 1)
 end
 
 local function waiting()
-  return redis.call('ZCARD', line)
+  count = count or redis.call('ZCARD', line)
+  return count
+end
+
+local function leave_line(id)
+  count = waiting() - redis.call('ZREM', line, id)
+  redis.call('HDEL', who, id)
 end
 
 local function holders()
@@ -98,8 +106,7 @@ local function load_room(me)
   end
   local record = redis.call('HGET', who, me)
   if record and kind_of(record) == 'W' and struct.unpack('>d', record, 11) <= now then
-    redis.call('ZREM', line, me)
-    redis.call('HDEL', who, me)
+    leave_line(me)
     return false
   end
   return record
@@ -111,6 +118,7 @@ local function fits(record)
 end
 
 local function put(record)
+  touched = true
   local id = string.sub(record, 19, 34)
   redis.call('HSET', who, id, record)
   redis.call('ZADD', inside, struct.unpack('>d', record, 11), id)
@@ -154,32 +162,32 @@ end
 local function admit(me)
   local passed = 0
   while true do
+    if used >= smallest then
+      return false, true
+    end
     local id = redis.call('ZRANGE', line, passed, passed)[1]
     if not id then
       return false, false
     end
     local record = redis.call('HGET', who, id)
     if not record or struct.unpack('>d', record, 11) <= now then
-      redis.call('ZREM', line, id)
-      redis.call('HDEL', who, id)
+      leave_line(id)
     elseif id ~= me and string.sub(record, 2, 2) == '1' then
       passed = passed + 1
     elseif not fits(record) then
       return false, true
     elseif id == me then
-      redis.call('ZREM', line, id)
-      redis.call('HDEL', who, id)
+      leave_line(id)
       return enter(record), false
     else
-      local wanted = redis.call('ZCARD', line) > 1 and '1' or '0'
+      local wanted = waiting() > 1 and '1' or '0'
       local counter = math.max(last + 1, now)
       local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 67, 74) .. wanted)
       if heard == 0 then
         redis.call('HSET', who, id, 'W1' .. string.sub(record, 3))
         passed = passed + 1
       else
-        redis.call('ZREM', line, id)
-        redis.call('HDEL', who, id)
+        leave_line(id)
         enter(record)
       end
     end
@@ -189,7 +197,8 @@ end
 -- Stand at the end of the line, and tell those inside if they do not know yet that somebody waits.
 local function join(id, record)
   local tail = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
-  redis.call('ZADD', line, math.max((tail or 0) + 1, now), id)
+  count = waiting() + redis.call('ZADD', line, math.max((tail or 0) + 1, now), id)
+  touched = true
   redis.call('HSET', who, id, record)
   if not flagged then
     for _, holder in ipairs(inside_records()) do
@@ -211,9 +220,13 @@ local function store(at_least)
     state = 'F' .. flag .. struct.pack('>d', last)
   end
   redis.call('SET', main, state, 'PX', lives)
-  if flag == '1' or not sole and used > 0 then
-    redis.call('PEXPIRE', line, lives)
+  if touched then
     redis.call('PEXPIRE', who, lives)
-    redis.call('PEXPIRE', inside, lives)
+    if flag == '1' then
+      redis.call('PEXPIRE', line, lives)
+    end
+    if not sole and used > 0 then
+      redis.call('PEXPIRE', inside, lives)
+    end
   end
 end

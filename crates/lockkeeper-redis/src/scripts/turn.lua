@@ -38,6 +38,7 @@ end
 local since = mine and struct.unpack('>d', mine, 3) or now
 local record = 'W0' .. struct.pack('>dd', since, expiry) .. claim
 if mine then
+  touched = true
   redis.call('HSET', who, me, record)
 end
 local counter, blocked = admit(me)
@@ -54,6 +55,7 @@ end
 local first = sole and struct.unpack('>d', sole, 11)
   or used > 0 and redis.call('ZRANGE', inside, 0, 0, 'WITHSCORES')[2]
   or expiry
-local ahead = redis.call('ZRANK', line, me) or waiting()
+-- Whoever just joined is last, and whoever did not join has all before it.
+local ahead = mine and redis.call('ZRANK', line, me) or waiting() - (ARGV[3] == '1' and 1 or 0)
 store(ttl + 10)
 return { 0, first - now, ahead + holders() }

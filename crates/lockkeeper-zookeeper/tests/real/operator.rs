@@ -1,0 +1,90 @@
+//! What an operator does: look, break, examine, lock the door.
+
+use std::time::Duration;
+
+use lockkeeper_core::inspect::{Inspect, Severity};
+use lockkeeper_core::{Error, Key};
+use lockkeeper_testkit::process::{KitError, eventually};
+use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_zookeeper::ZooKeeper;
+
+use crate::common::{PATIENCE, locker};
+
+const TTL: Duration = Duration::from_secs(5);
+
+fn url(server: &Server) -> String {
+    format!("{}?session=5s&tick=100ms", server.url())
+}
+
+#[tokio::test]
+async fn an_operator_sees_who_holds_and_who_waits_and_breaks_a_lock() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let backend = ZooKeeper::connect(&url(&server)).await.unwrap();
+    let (here, there) =
+        (locker(&backend, TTL), locker(&ZooKeeper::connect(&url(&server)).await.unwrap(), TTL));
+    let guard = here.lock("a/b").note("nightly\nbatch").await.unwrap();
+    let other = here.lock("a.c").await.unwrap();
+    let waiter = tokio::spawn(async move { there.lock("a/b").await });
+    let key = Key::new("a/b").unwrap();
+    let info = eventually(PATIENCE, async || {
+        let info = Inspect::show(&backend, &key).await.ok().flatten();
+        info.filter(|it| it.waiters.len() == 1).ok_or_else(|| KitError::new("nobody waits"))
+    });
+    let info = info.await.unwrap();
+    assert_eq!(info.holders.len(), 1);
+    assert_eq!(info.holders[0].fence, Some(guard.fence()));
+    assert_eq!(info.holders[0].label.note.as_deref(), Some("nightly\nbatch"));
+    assert!(info.holders[0].valid_for <= TTL && !info.holders[0].valid_for.is_zero());
+    let names = async |prefix: &str| {
+        let locks = Inspect::list(&backend, prefix).await.unwrap();
+        locks.iter().map(|it| it.key.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("").await, ["a.c", "a/b"]);
+    assert_eq!(names("a/").await, ["a/b"]);
+    assert_eq!(names("b").await, [""; 0]);
+    let broken = backend.break_lock(&key).await.unwrap();
+    assert_eq!(broken[0].fence, Some(guard.fence()));
+    let next = waiter.await.unwrap().unwrap();
+    assert!(guard.fence() < next.fence());
+    drop((other, next));
+}
+
+#[tokio::test]
+async fn the_doctor_names_what_endangers_locks() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let url = format!("zookeeper://{},127.0.0.1:1?session=2m&timeout=1s&tick=10ms", server.address());
+    let backend = ZooKeeper::connect(&url).await.unwrap();
+    assert_eq!(backend.session_timeout(), Duration::from_mins(1), "the longest that the server gives");
+    let findings = backend.doctor().await.unwrap();
+    let about = |what: &str| findings.iter().find(|it| it.what.contains(what)).map(|it| it.severity);
+    assert_eq!(about("one server"), Some(Severity::Warning));
+    assert_eq!(about("127.0.0.1:1 does not answer"), Some(Severity::Warning));
+    assert_eq!(about("120s was asked for and 60s was given"), Some(Severity::Warning));
+    assert_eq!(about("100ms, and 10ms is taken off deadlines"), Some(Severity::Danger), "{findings:?}");
+    assert_eq!(about("is version 3.8.0"), Some(Severity::Fine), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_ttl_that_cannot_be_had_is_refused_with_the_reason() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let backend = ZooKeeper::connect(&url(&server)).await.unwrap();
+    let error = locker(&backend, TTL * 2).lock("job").await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains("zookeeper takes 100ms to 5s"), "{error}");
+}
+
+#[tokio::test]
+async fn the_nodes_of_a_user_belong_to_it_alone() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let mine = format!("zookeeper://me:canary@{}?session=5s", server.address());
+    let backend = ZooKeeper::connect(&mine).await.unwrap();
+    assert!(!format!("{backend:?} {:?}", backend.options()).contains("canary"));
+    let guard = locker(&backend, TTL).lock("job").await.unwrap();
+    let stranger = ZooKeeper::connect(&url(&server)).await.unwrap();
+    let error = locker(&stranger, TTL).try_lock("job").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { transient: false, .. }), "{error:?}");
+    let error = stranger.break_lock(&Key::new("job").unwrap()).await.unwrap_err();
+    assert!(!error.is_transient(), "{error}");
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
