@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! async fn place(id: u64) -> R {          fn place(id: u64) -> R {
-//!     caller = the owner, or a new one        caller = the owner, or a new one
+//!     owner  = the task's, or a new one       owner  = the task's, or a new one
 //!     guard  = obtain, else answer            guard  = obtain, else answer
 //!     out    = run(body), stopped if lost     out    = body()
 //!     release, answer out                     release; lost? answer that : out
@@ -24,7 +24,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
     check(options, function)?;
     let lk = options.krate.as_ref().map_or_else(|| quote!(::lockkeeper), |it| quote!(#it));
     let answer = Answer::new(options, &sig.output, sig.ident.span(), &lk);
-    let request = request(options, &sig.ident, &lk);
+    let (name, key) = (sig.ident.to_string(), key(options, &lk));
     let bind = options.guard.as_ref().map(|it| quote!(let #it = &__lockkeeper_guard;));
     let is_async = sig.asyncness.is_some();
     let rest = if is_async {
@@ -32,27 +32,51 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
     } else {
         blocking(&answer, bind.as_ref(), block)
     };
-    Ok(quote!(#(#attrs)* #vis #sig { #request #rest }))
+    Ok(quote! {
+        #(#attrs)*
+        #vis #sig {
+            let __lockkeeper_owner =
+                #lk::__private::owner(::core::concat!(::core::module_path!(), "::", #name));
+            #key
+            #rest
+        }
+    })
 }
 
 /// The rest of an `async` function, after its request.
+///
+/// Everything is awaited right here: a helper that takes a future and awaits it would copy it.
 fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
-    let obtain = if options.attempt { quote!(attempt) } else { quote!(obtain) };
+    let (request, locker) = (&answer.request, &answer.locker);
+    let asked = if options.attempt {
+        quote!(#request.attempt().await.and_then(#lk::__private::tried))
+    } else {
+        quote!(#request.await)
+    };
     let (on_refusal, on_loss, hint) = (answer.on_refusal(), answer.on_loss(), answer.hint());
     quote! {
-        let __lockkeeper_guard = match #lk::__private::#obtain(__lockkeeper_request).await {
+        let __lockkeeper_asked = '__lockkeeper_ask: {
+            let __lockkeeper_locker = match #locker {
+                ::core::result::Result::Ok(it) => it,
+                ::core::result::Result::Err(it) => break '__lockkeeper_ask ::core::result::Result::Err(it),
+            };
+            #asked
+        };
+        let __lockkeeper_guard = match __lockkeeper_asked {
             ::core::result::Result::Ok(it) => it,
             ::core::result::Result::Err(__lockkeeper_error) => return #on_refusal,
         };
         let __lockkeeper_out = {
             #bind
             let __lockkeeper_body = ::core::pin::pin!(async move { #hint #block });
-            __lockkeeper_caller.run(&__lockkeeper_guard, __lockkeeper_body).await
+            __lockkeeper_owner.scope(__lockkeeper_guard.run(__lockkeeper_body)).await
         };
         match __lockkeeper_out {
             ::core::result::Result::Ok(it) => {
-                #lk::__private::release(__lockkeeper_guard).await;
+                // The lock was held throughout: a release that the store does not confirm changes nothing
+                // about the answer, and is tried again in the background.
+                let _ = __lockkeeper_guard.release().await;
                 it
             }
             ::core::result::Result::Err(__lockkeeper_error) => #on_loss,
@@ -63,19 +87,25 @@ fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> T
 /// The rest of a function that does not await.
 fn blocking(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
-    let obtain = if options.attempt { quote!(attempt_blocking) } else { quote!(obtain_blocking) };
+    let (request, locker) = (&answer.request, &answer.locker);
+    let asked = if options.attempt {
+        quote!(#request.attempt().blocking().and_then(#lk::__private::tried))
+    } else {
+        quote!(#request.blocking())
+    };
     let (on_refusal, on_loss) = (answer.on_refusal(), answer.on_loss());
     let arrow = answer.known.as_ref().map(|it| quote!(-> #it));
     let there = at(lk, answer.at);
     let no_future = quote_spanned!(answer.at=> #there::__private::answer_is_no_future(&__lockkeeper_out));
     quote! {
-        let __lockkeeper_guard = match #lk::__private::#obtain(__lockkeeper_request) {
+        let __lockkeeper_asked = #locker.and_then(|__lockkeeper_locker| #asked);
+        let __lockkeeper_guard = match __lockkeeper_asked {
             ::core::result::Result::Ok(it) => it,
             ::core::result::Result::Err(__lockkeeper_error) => return #on_refusal,
         };
         let __lockkeeper_out = {
             #bind
-            __lockkeeper_caller.run_blocking(move || #arrow #block)
+            __lockkeeper_owner.scope_blocking(move || #arrow #block)
         };
         #no_future;
         match #lk::__private::release_blocking(__lockkeeper_guard) {
@@ -166,8 +196,19 @@ fn ends(path: &syn::Path, name: &str) -> bool {
     path.segments.last().is_some_and(|it| it.ident == name)
 }
 
-/// Who asks, in which locker, for what.
-fn request(options: &Options, function: &syn::Ident, lk: &TokenStream) -> TokenStream {
+/// The locker, as a `Result`.
+fn locker(options: &Options, lk: &TokenStream) -> TokenStream {
+    options.locker.as_ref().map_or_else(
+        || quote!(#lk::default_locker()),
+        |it| {
+            let it = quote_spanned!(it.span()=> { let it: &#lk::Locker = &#it; it });
+            quote!(::core::result::Result::<_, #lk::Error>::Ok(#it))
+        },
+    )
+}
+
+/// The lock's key. A statement of its own: what it borrows to format must be gone before the first await.
+fn key(options: &Options, lk: &TokenStream) -> TokenStream {
     let system = options.system.as_ref().map_or_else(
         || quote!(#lk::__private::system()),
         |it| {
@@ -186,30 +227,26 @@ fn request(options: &Options, function: &syn::Ident, lk: &TokenStream) -> TokenS
         }
         (None, name, _) => quote!(::core::format_args!("{}", #name)),
     };
-    let locker = options.locker.as_ref().map_or_else(
-        || quote!(#lk::default_locker()),
-        |it| {
-            let it = quote_spanned!(it.span()=> { let it: &#lk::Locker = &#it; it });
-            quote!(::core::result::Result::Ok(#it))
-        },
-    );
+    quote!(let __lockkeeper_key = #lk::__private::key(#system, #words);)
+}
+
+/// What is asked of the locker.
+fn request(options: &Options, lk: &TokenStream) -> TokenStream {
     let [wait, ttl, max_hold] = [&options.wait, &options.ttl, &options.max_hold].map(|it| {
         let none = || quote!(::core::option::Option::None);
         it.as_ref().map_or_else(none, |it| quote!(::core::option::Option::Some(#it)))
     });
-    let function = function.to_string();
     quote! {
-        let __lockkeeper_caller =
-            #lk::__private::Caller::new(::core::concat!(::core::module_path!(), "::", #function));
-        let __lockkeeper_request = __lockkeeper_caller.request(
-            #locker,
-            #lk::__private::key(#system, #words),
+        #lk::__private::request(
+            &__lockkeeper_owner,
+            __lockkeeper_locker,
+            __lockkeeper_key,
             #lk::__private::Spans { wait: #wait, ttl: #ttl, max_hold: #max_hold },
-        );
+        )
     }
 }
 
-/// What the function answers without its body.
+/// What the function asks, and what it answers without its body.
 struct Answer<'a> {
     options: &'a Options,
     lk: &'a TokenStream,
@@ -217,22 +254,23 @@ struct Answer<'a> {
     known: Option<TokenStream>,
     is_result: bool,
     at: Span,
+    locker: TokenStream,
+    request: TokenStream,
 }
 
 impl<'a> Answer<'a> {
     fn new(options: &'a Options, output: &ReturnType, name: Span, lk: &'a TokenStream) -> Self {
-        match output {
-            ReturnType::Default => {
-                Answer { options, lk, known: Some(quote!(())), is_result: false, at: name }
-            }
+        let (locker, request) = (locker(options, lk), request(options, lk));
+        let (known, is_result, at) = match output {
+            ReturnType::Default => (Some(quote!(())), false, name),
             ReturnType::Type(_, output) => {
                 let text = quote!(#output);
-                let known = (!holds_impl(text.clone())).then_some(text);
                 let is_result = matches!(&**output, Type::Path(it)
                     if it.path.segments.last().is_some_and(|it| it.ident.to_string().ends_with("Result")));
-                Answer { options, lk, known, is_result, at: output.span() }
+                ((!holds_impl(text.clone())).then_some(text), is_result, output.span())
             }
-        }
+        };
+        Answer { options, lk, known, is_result, at, locker, request }
     }
 
     fn on_refusal(&self) -> TokenStream {

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write as _};
 use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use lockkeeper_core::{Error, Guard, Key, LockRequest, Locker, Owner, Result, Stage};
@@ -16,6 +15,7 @@ pub fn system() -> Option<&'static str> {
 ///
 /// # Errors
 /// [`Error::Invalid`] if that is no key.
+#[inline]
 pub fn key(system: Option<&str>, words: fmt::Arguments<'_>) -> Result<Key> {
     // Most ids are shorter; a longer one grows the text once or twice.
     let mut id = String::with_capacity(64);
@@ -38,106 +38,38 @@ pub struct Spans {
     pub max_hold: Option<Duration>,
 }
 
-/// Who calls a locked function: the owner of the task, or a new one for this call and all within it.
-#[derive(Debug)]
-pub struct Caller {
-    owner: Owner,
-    is_new: bool,
+/// Who calls the locked function of this path: the owner of the task, or a new one for this call and all
+/// within it.
+#[inline]
+pub fn owner(function: &'static str) -> Owner {
+    Owner::current().unwrap_or_else(|| Owner::new(function))
 }
 
-impl Caller {
-    /// The caller of the function with this path.
-    pub fn new(function: &'static str) -> Self {
-        match Owner::current() {
-            Some(owner) => Caller { owner, is_new: false },
-            None => Caller { owner: Owner::new(function), is_new: true },
-        }
+/// The request of this owner. Awaited where it is made, because moving it costs more than the rest.
+#[inline]
+pub fn request(owner: &Owner, locker: &Locker, key: Result<Key>, spans: Spans) -> LockRequest {
+    let mut request = locker.lock_key(key).owner(owner);
+    if let Some(wait) = spans.wait {
+        request = request.wait_at_most(wait);
     }
-
-    /// The request of this caller.
-    ///
-    /// # Errors
-    /// Those of its parts.
-    pub fn request(&self, locker: Result<&Locker>, key: Result<Key>, spans: Spans) -> Result<LockRequest> {
-        let mut request = locker?.lock_key(key).owner(&self.owner);
-        if let Some(wait) = spans.wait {
-            request = request.wait_at_most(wait);
-        }
-        if let Some(ttl) = spans.ttl {
-            request = request.ttl(ttl);
-        }
-        if let Some(max_hold) = spans.max_hold {
-            request = request.max_hold(max_hold);
-        }
-        Ok(request)
+    if let Some(ttl) = spans.ttl {
+        request = request.ttl(ttl);
     }
-
-    /// Run the body while the lock is held.
-    ///
-    /// # Cancel safety
-    /// Dropping it stops the body.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the lock was lost before the body ended.
-    pub async fn run<T>(&self, guard: &Guard, body: Pin<&mut impl Future<Output = T>>) -> Result<T> {
-        if self.is_new { self.owner.scope(guard.run(body)).await } else { guard.run(body).await }
+    if let Some(max_hold) = spans.max_hold {
+        request = request.max_hold(max_hold);
     }
-
-    /// Run a body that does not await.
-    pub fn run_blocking<T>(&self, body: impl FnOnce() -> T) -> T {
-        if self.is_new { self.owner.scope_blocking(body) } else { body() }
-    }
+    request
 }
 
-/// Wait for the lock.
-///
-/// # Cancel safety
-/// As for [`LockRequest`].
+/// What a try brought. A taken lock is a wait of no length that timed out.
 ///
 /// # Errors
-/// As for [`LockRequest`].
-pub async fn obtain(request: Result<LockRequest>) -> Result<Guard> {
-    request?.await
-}
-
-/// [`obtain`] without waiting.
-///
-/// # Cancel safety
-/// As for [`LockRequest`].
-///
-/// # Errors
-/// As for [`LockRequest`]; a taken lock is a wait of no length that timed out.
-pub async fn attempt(request: Result<LockRequest>) -> Result<Guard> {
-    request?.attempt().await?.ok_or(TAKEN)
-}
-
-/// [`obtain`] on this thread.
-///
-/// # Errors
-/// As for [`obtain`].
-pub fn obtain_blocking(request: Result<LockRequest>) -> Result<Guard> {
-    request?.blocking()
-}
-
-/// [`attempt`] on this thread.
-///
-/// # Errors
-/// As for [`attempt`].
-pub fn attempt_blocking(request: Result<LockRequest>) -> Result<Guard> {
-    request?.attempt().blocking()?.ok_or(TAKEN)
+/// [`Error::TimedOut`] if it brought nothing.
+pub fn tried(guard: Option<Guard>) -> Result<Guard> {
+    guard.ok_or(TAKEN)
 }
 
 const TAKEN: Error = Error::TimedOut { stage: Stage::Remote, waited: Duration::ZERO, ahead: None };
-
-/// Give the lock back after a body that held it to its end.
-///
-/// # Cancel safety
-/// The release goes on.
-pub async fn release(guard: Guard) {
-    // The body is done and the lock was held throughout: a store that does not confirm the release changes
-    // nothing about its answer. The release is tried again in the background.
-    let _ = guard.release().await;
-}
 
 /// Give the lock back after a body that could not be stopped, and tell whether it was held to the end.
 ///
