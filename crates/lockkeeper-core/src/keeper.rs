@@ -263,18 +263,40 @@ impl Drop for Contest<'_> {
             Step::Over => {}
             Step::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
             Step::Asking { asked_at, ttl, patient, verb } => {
-                let (engine, key) = (self.engine.clone(), self.key.clone());
-                self.engine.background.spawn(async move {
-                    let patience = asked_at.after(ttl.max(engine.settings.outage_max));
-                    match in_time(&engine, verb, patience).await {
-                        Ok((place, answer)) => {
-                            let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
-                            adopt(&engine, &key, keeper, asked_at, answer);
-                        }
-                        Err(verb) => outrun(&engine, &key, ttl, verb),
-                    }
-                });
+                let duty = Duty { engine: self.engine.clone(), key: self.key.clone(), done: false };
+                self.engine.background.spawn(duty.finish(asked_at, ttl, patient, verb));
             }
+        }
+    }
+}
+
+/// The background represents the process at the store until a `turn` is answered. Should that verb panic, the
+/// part still passes to the next caller: a line without a representative would wait for ever.
+struct Duty {
+    engine: Arc<Engine>,
+    key: Key,
+    done: bool,
+}
+
+impl Duty {
+    async fn finish(mut self, asked_at: Moment, ttl: Duration, patient: bool, verb: backend::Step<Turn>) {
+        let patience = asked_at.after(ttl.max(self.engine.settings.outage_max));
+        let outcome = in_time(&self.engine, verb, patience).await;
+        self.done = true;
+        match outcome {
+            Ok((place, answer)) => {
+                let keeper = Keeper { place, ttl, patient, spoke_at: Some(asked_at) };
+                adopt(&self.engine, &self.key, keeper, asked_at, answer);
+            }
+            Err(verb) => outrun(&self.engine, &self.key, ttl, verb),
+        }
+    }
+}
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        if !self.done {
+            step_down(&self.engine, &self.key, None);
         }
     }
 }

@@ -125,7 +125,7 @@ impl<B: Node> RedlockPlace<B> {
 
     /// Round 2: do those who gave it still know us, with this counter, and may they vote?
     async fn confirm(&mut self, given: &[Say<Turn>], counter: u64) -> Vec<Say<Confirmed>> {
-        let gave = |at: usize| matches!(given[at], Say::Told(Turn::Held(_)));
+        let gave = |at: usize| counter_of(&given[at]).is_some_and(|it| it <= counter);
         let (nodes, majority, timeout) = (self.shared.nodes.clone(), self.shared.majority(), self.timeout());
         let round = Round::begin(&mut self.seats, &self.cleaner, gave, move |at, mut place: B::Place| {
             let node = nodes[at].clone();
@@ -136,6 +136,19 @@ impl<B: Node> RedlockPlace<B> {
             })
         });
         round.run(timeout, |said| majority <= count(said, |it| it.counter.is_some())).await
+    }
+
+    /// The counter to begin the second round with; `None` if too few gave the lock.
+    ///
+    /// The largest that was given. But if a majority tells one and the same, it is that of a grant we have already,
+    /// which a node that joins late with a larger one must not change. Any counter that is not below those of
+    /// some majority is as good for the order of fences.
+    fn first_counter(&self, given: &[Say<Turn>]) -> Option<u64> {
+        let mut counters: Vec<_> = given.iter().filter_map(counter_of).collect();
+        counters.sort_unstable();
+        let majority = self.shared.majority();
+        let agreed = counters.windows(majority).find(|it| it.first() == it.last()).and_then(|it| it.last());
+        agreed.or(counters.last()).filter(|_| majority <= counters.len()).copied()
     }
 
     /// The second round, repeated if a node knows of a larger counter than its `turn` told of.
@@ -160,19 +173,20 @@ impl<B: Node> RedlockPlace<B> {
             Some(fault) => Vote::Out(fault.message.clone(), fault.kind),
             None => Vote::Out("no answer in time".into(), FaultKind::Transient),
         };
-        let second_vote = |at: usize, valid_for| match confirmed.get(at) {
+        let second_vote = |at: usize, grant: &Grant| match confirmed.get(at) {
             // Too few gave it, so there was no second round.
-            None => Vote::For(valid_for),
+            None => Vote::For(grant.valid_for),
+            Some(_) if fence < grant.counter => Vote::Against,
             Some(Say::Told(it)) if it.counter != Some(fence) => Vote::Against,
             Some(Say::Told(it)) => match self.too_young(&it.standing, started) {
-                None => Vote::For(valid_for),
+                None => Vote::For(grant.valid_for),
                 Some(why) => Vote::Out(why, FaultKind::Transient),
             },
             Some(Say::Failed(fault)) => silent(Some(fault)),
             Some(Say::Silent) => silent(None),
         };
         let vote = |(at, given): (usize, &Say<Turn>)| match given {
-            Say::Told(Turn::Held(grant)) => second_vote(at, grant.valid_for),
+            Say::Told(Turn::Held(grant)) => second_vote(at, grant),
             Say::Told(Turn::Wait { .. }) => Vote::Against,
             Say::Failed(fault) => silent(Some(fault)),
             Say::Silent => silent(None),
@@ -279,15 +293,9 @@ impl<B: Node> Place for RedlockPlace<B> {
         self.fill();
         self.asked = true;
         let given = self.ask().await;
-        let grants = given.iter().filter_map(|it| match it.told()? {
-            Turn::Held(grant) => Some(grant.counter),
-            Turn::Wait { .. } => None,
-        });
-        let (yes, counter) = (grants.clone().count(), grants.max().unwrap_or(0));
-        let (counter, confirmed) = if self.shared.majority() <= yes {
-            self.settle(&given, counter).await
-        } else {
-            (counter, Vec::new())
+        let (counter, confirmed) = match self.first_counter(&given) {
+            Some(counter) => self.settle(&given, counter).await,
+            None => (0, Vec::new()),
         };
         let standings: Vec<_> = confirmed.iter().map(Say::standing).collect();
         if let Some(what) = quorum::same_server(&standings) {
@@ -366,6 +374,14 @@ impl<B: Node> Drop for RedlockPlace<B> {
                 self.cleaner.abandon(seat);
             }
         }
+    }
+}
+
+/// The counter of a node that gave the lock.
+fn counter_of(said: &Say<Turn>) -> Option<u64> {
+    match said.told()? {
+        Turn::Held(grant) => Some(grant.counter),
+        Turn::Wait { .. } => None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::NAME;
 use crate::seat::{Cleaner, Seat, Verb};
 
 /// Whoever is later than the majority by this much, at least, is not waited for.
-const GRACE_MIN: Duration = Duration::from_millis(1);
+const GRACE_MIN: Duration = Duration::from_millis(3);
 
 /// What one node said in a round.
 #[derive(Clone, Debug)]

@@ -191,6 +191,25 @@ fn asking_again_with_another_majority_tells_the_same_fence() {
 }
 
 #[test]
+fn a_node_that_joins_late_with_a_larger_counter_does_not_change_the_fence() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        let mut ahead = cluster.nodes[0].enter(claim());
+        held(&mut ahead).await;
+        assert_eq!(ahead.raise(1_000_000).await.unwrap(), Some(1_000_000));
+        ahead.leave().await.unwrap();
+        let (mut place, mut next) = (redlock.enter(claim()), redlock.enter(claim()));
+        cluster.set([0], Mode::Down);
+        let first = held(&mut place).await;
+        cluster.heal();
+        assert_eq!(held(&mut place).await.counter, first.counter);
+        place.leave().await.unwrap();
+        assert!(first.counter < held(&mut next).await.counter);
+    });
+}
+
+#[test]
 fn the_operator_sees_what_a_majority_knows() {
     let cluster = Cluster::of(3);
     let redlock = cluster.redlock();

@@ -55,6 +55,7 @@ pub async fn open(url: &str) -> Result<Store> {
         "etcd" | "etcds" => etcd(url).await,
         "sqlite" => sqlite(url).await,
         "zookeeper" => zookeeper(url).await,
+        "redlock" | "redlocks" => redlock(url).await,
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             redis(url).await
         }
@@ -67,7 +68,7 @@ pub async fn open(url: &str) -> Result<Store> {
 
 const KNOWN: &str = "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, \
     `redis+cluster://HOSTS`, `postgres://HOST/DATABASE`, `mysql://HOST/DATABASE`, `etcd://HOSTS`, \
-    `zookeeper://HOSTS/PATH`";
+    `zookeeper://HOSTS/PATH`, `redlock://HOST,HOST,HOST`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
@@ -99,6 +100,7 @@ stores! {
     redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
     mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
     postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
+    redlock "redlock": |url| crate::redlock::connect(url).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }

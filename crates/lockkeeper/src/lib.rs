@@ -24,6 +24,8 @@ pub mod __private;
 pub mod config;
 mod connect;
 mod process;
+#[cfg(feature = "redlock")]
+mod redlock;
 
 #[cfg(feature = "config")]
 pub use config::{Config, init, init_with};

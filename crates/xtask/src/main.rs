@@ -13,7 +13,7 @@ cargo xtask COMMAND
 
   test           install what is missing, then check format, lints, tidy rules and docs, and run every test
   test --quick   the same without servers to install and without release builds
-  bench [SUITE]  run the benchmarks and write docs/benchmarks.md
+  bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
   tidy           check the habits of this house
   help           this text
 ";

@@ -201,7 +201,9 @@ impl Redlock {
             Phase::Asking { .. } if known == Known::Nothing && (state.holder.is_none() || ours) => {
                 events.extend(answers(|node, client, answer_lost| Event::Give { node, client, answer_lost }));
             }
-            Phase::Confirming { .. } if ours && matches!(known, Known::Gave(_)) => {
+            Phase::Confirming { counter, .. }
+                if ours && matches!(known, Known::Gave(it) if it <= counter) =>
+            {
                 events.extend(answers(|node, client, answer_lost| Event::Raise {
                     node,
                     client,
@@ -286,7 +288,7 @@ impl Model for Redlock {
             }
             Event::Confirm { client } => {
                 let Phase::Asking { since } = world.client(client).phase else { return None };
-                let counter = world.largest_given(client);
+                let counter = world.first_counter(client);
                 if self.second_round {
                     // What was given stays known: only those nodes are asked again.
                     next.clients[usize::from(client)].phase = Phase::Confirming { since, counter };

@@ -75,9 +75,15 @@ impl World {
         self.nodes.iter().filter(|it| is(it.known[usize::from(client)])).count()
     }
 
-    pub(crate) fn largest_given(&self, client: u8) -> u8 {
-        let given = |it: &NodeState| if let Known::Gave(it) = it.known[usize::from(client)] { it } else { 0 };
-        self.nodes.iter().map(given).max().unwrap_or(0)
+    /// The counter to begin the second round with: one that a majority tells alike, or else the largest.
+    pub(crate) fn first_counter(&self, client: u8) -> u8 {
+        let given = |it: &NodeState| {
+            if let Known::Gave(it) = it.known[usize::from(client)] { Some(it) } else { None }
+        };
+        let mut given: Vec<u8> = self.nodes.iter().filter_map(given).collect();
+        given.sort_unstable();
+        let agreed = given.windows(MAJORITY).find(|it| it.first() == it.last()).and_then(|it| it.last());
+        agreed.or(given.last()).copied().unwrap_or(0)
     }
 
     pub(crate) fn learn(&mut self, node: usize, client: u8, what: Known, answer_lost: bool) {

@@ -1,0 +1,127 @@
+//! etcd: against put-if-absent and delete under a lease, and against the server's own `Lock` call.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_core::Locker;
+use lockkeeper_etcd::Etcd;
+use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::Outcome;
+use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
+
+/// The same stubs that our client speaks with.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "generated"
+)]
+#[path = "../../lockkeeper-etcd/src/wire/etcdserverpb.rs"]
+mod wire;
+
+use wire::compare::{CompareTarget, TargetUnion};
+use wire::kv_client::KvClient;
+use wire::lease_client::LeaseClient;
+use wire::request_op::Request;
+
+const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) async fn run(three: bool) -> Outcome {
+    let servers = if three {
+        Server::cluster().await.map(|it| (Some(it), None))?
+    } else {
+        Server::start(EtcdOptions::default()).await.map(|it| (None, Some(it)))?
+    };
+    let hosts: Vec<String> = match &servers {
+        (Some(cluster), _) => cluster.nodes().iter().map(|it| it.address()).collect(),
+        (_, one) => one.iter().map(|it| it.address()).collect(),
+    };
+    let on = if three { "etcd, three nodes" } else { "etcd, one node" };
+    let locker =
+        Locker::builder(Etcd::connect(&format!("etcd://{}", hosts.join(","))).await?).ttl(TTL).build();
+    let channel = Endpoint::from_shared(format!("http://{}", hosts[0]))?.tcp_nodelay(true).connect().await?;
+    let lease = wire::LeaseGrantRequest { ttl: 600, id: 0 };
+    let lease = LeaseClient::new(channel.clone()).lease_grant(lease).await?.into_inner().id;
+    locker.lock("warm").await?.release().await?;
+    let times =
+        beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&channel, lease).await)
+            .await?;
+    row_of_times(&format!("{on}: lock and unlock, beside bare put-if-absent and delete"), times, 1.15);
+    let ours = our_crowd(&locker).await;
+    let theirs = crowd(move || rival(channel.clone())).await;
+    row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the `Lock` call"), ours, theirs, 30.0);
+    Ok(())
+}
+
+async fn bare(channel: &Channel, lease: i64) -> Outcome {
+    let key = Bytes::from_static(b"bare");
+    let absent = wire::Compare {
+        target: CompareTarget::Create.into(),
+        key: key.clone(),
+        target_union: Some(TargetUnion::CreateRevision(0)),
+        ..wire::Compare::default()
+    };
+    let put = wire::PutRequest { key: key.clone(), lease, ..wire::PutRequest::default() };
+    let delete = wire::DeleteRangeRequest { key, ..wire::DeleteRangeRequest::default() };
+    let mut client = KvClient::new(channel.clone());
+    let take = wire::TxnRequest {
+        compare: vec![absent],
+        success: vec![wire::RequestOp { request: Some(Request::RequestPut(put)) }],
+        failure: Vec::new(),
+    };
+    client.txn(take).await?;
+    let give = wire::TxnRequest {
+        success: vec![wire::RequestOp { request: Some(Request::RequestDeleteRange(delete)) }],
+        ..wire::TxnRequest::default()
+    };
+    client.txn(give).await?;
+    Ok(())
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockRequest {
+    #[prost(bytes, tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockResponse {
+    #[prost(bytes, tag = "2")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockRequest {
+    #[prost(bytes, tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockResponse {}
+
+/// Lock and unlock by the server's call. Tasks with one lease would share the lock, so each asks for its own (0).
+async fn rival(channel: Channel) -> Outcome {
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await?;
+    let lock = tonic::Request::new(LockRequest { name: b"rival".to_vec(), lease: 0 });
+    let path = http_path("/v3lockpb.Lock/Lock")?;
+    let locked: tonic::Response<LockResponse> = grpc.unary(lock, path, ProstCodec::default()).await?;
+    let unlock = tonic::Request::new(UnlockRequest { key: locked.into_inner().key });
+    grpc.ready().await?;
+    let path = http_path("/v3lockpb.Lock/Unlock")?;
+    let _: tonic::Response<UnlockResponse> = grpc.unary(unlock, path, ProstCodec::default()).await?;
+    Ok(())
+}
+
+fn http_path(path: &'static str) -> Outcome<tonic::codegen::http::uri::PathAndQuery> {
+    Ok(tonic::codegen::http::uri::PathAndQuery::try_from(path)?)
+}

@@ -1,0 +1,58 @@
+//! ZooKeeper: against bare create, list and delete, and against the client crate's own lock.
+
+use std::time::Duration;
+
+use lockkeeper_core::Locker;
+use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_zookeeper::ZooKeeper;
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
+
+use crate::Outcome;
+use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
+
+const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) async fn run(three: bool) -> Outcome {
+    let servers = if three {
+        Server::ensemble().await.map(|it| (Some(it), None))?
+    } else {
+        Server::start(ZooKeeperOptions::default()).await.map(|it| (None, Some(it)))?
+    };
+    let hosts: Vec<String> = match &servers {
+        (Some(ensemble), _) => ensemble.nodes().iter().map(|it| it.address()).collect(),
+        (_, one) => one.iter().map(|it| it.address()).collect(),
+    };
+    let on = if three { "ZooKeeper, three servers" } else { "ZooKeeper, one server" };
+    // Both sides on the same server, which is a follower or the leader for both.
+    let url = format!("zookeeper://{}?session=30s", hosts[0]);
+    let locker = Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build();
+    let client = Client::connector().with_session_timeout(TTL).connect(&hosts[0]).await?;
+    let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.mkdir("/bare/one", &folder).await?;
+    client.mkdir("/rival", &folder).await?;
+    locker.lock("warm").await?.release().await?;
+    let times =
+        beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&client).await).await?;
+    row_of_times(&format!("{on}: lock and unlock, beside bare create, list and delete"), times, 1.2);
+    let ours = our_crowd(&locker).await;
+    let theirs = crowd(move || rival(client.clone())).await;
+    row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the client's lock"), ours, theirs, 30.0);
+    Ok(())
+}
+
+async fn bare(client: &Client) -> Outcome {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, number) = client.create("/bare/one/n-", b"", &options).await?;
+    client.list_children("/bare/one").await?;
+    client.delete(&format!("/bare/one/n-{number}"), None).await?;
+    Ok(())
+}
+
+async fn rival(client: Client) -> Outcome {
+    let prefix = LockPrefix::new_curator("/rival", "latch-")?;
+    let lock = client.lock(prefix, b"", LockOptions::new(Acls::anyone_all())).await?;
+    let path = lock.lock_path().to_owned();
+    // Dropping it gives it back later; this gives it back now.
+    client.delete(&path, None).await?;
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! From a `redlock://` URL to a majority of Redis servers.
+
+use std::time::Duration;
+
+use lockkeeper_core::{Error, Result};
+use lockkeeper_redis::Redis;
+use lockkeeper_redlock::{Options, Redlock};
+
+const FORM: &str = "redlock://[user:password@]host[:port],host,host[?node_timeout=50ms&restart_guard=1m|off]";
+
+/// Connect to all nodes. What is not Redlock's own in the query goes to every node.
+pub(crate) async fn connect(url: &str) -> Result<Redlock<Redis>> {
+    let (urls, options) = parse(url)?;
+    let nodes = urls.iter().map(|it| Redis::lazy(lockkeeper_redis::Options::parse(it)?));
+    Redlock::connect(nodes.collect::<Result<_>>()?, options).await
+}
+
+/// The URL of each node, and the options of the whole.
+fn parse(url: &str) -> Result<(Vec<String>, Options)> {
+    let bad = |what: &str| Error::invalid(format!("a redlock URL cannot be read: {what}; write {FORM}"));
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("`://` is missing"))?;
+    let redis = if scheme == "redlocks" { "rediss" } else { "redis" };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, hosts) = match rest.rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts),
+        None => (String::new(), rest),
+    };
+    if hosts.contains('/') {
+        return Err(bad("nothing may follow the hosts but `?`"));
+    }
+    let (mut options, mut others) = (Options::default(), Vec::new());
+    for pair in query.split('&').filter(|it| !it.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let span = || humantime::parse_duration(value).map_err(|_| bad(&format!("`{name}` is no duration")));
+        options = match name {
+            "node_timeout" => options.node_timeout(span()?),
+            "restart_guard" if value == "off" => options.without_restart_guard(),
+            "restart_guard" => options.restart_guard(span()?.max(Duration::from_millis(1))),
+            _ => {
+                others.push(pair);
+                options
+            }
+        };
+    }
+    let others = others.join("&");
+    let query = if others.is_empty() { String::new() } else { format!("?{others}") };
+    let urls = hosts.split(',').map(|host| format!("{redis}://{login}{host}{query}")).collect();
+    Ok((urls, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_host_becomes_a_node_with_the_same_login_and_settings() {
+        let (urls, _) = parse("redlock://u:p@a,b:2,c?node_timeout=20ms&prefix=x").unwrap();
+        assert_eq!(urls, ["redis://u:p@a?prefix=x", "redis://u:p@b:2?prefix=x", "redis://u:p@c?prefix=x"]);
+        let (urls, _) = parse("redlocks://a,b,c?restart_guard=off").unwrap();
+        assert_eq!(urls, ["rediss://a", "rediss://b", "rediss://c"]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_vote_is_refused_and_the_password_not_shown() {
+        let urls = [
+            "redlock://u:hunter2@a,b",
+            "redlock://u:hunter2@a/0,b,c",
+            "redlock://u:hunter2@a,b,c?node_timeout=x",
+        ];
+        for url in urls {
+            let error = connect(url).await.unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+}
