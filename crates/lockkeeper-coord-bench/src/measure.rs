@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 
 /// How often each side runs.
-const TURNS: usize = 7;
+const TURNS: usize = 41;
 /// Operations of one turn.
-const OPS: u32 = 100;
+const OPS: u32 = 20;
 /// How long a crowd runs.
 const CROWD_SPAN: Duration = Duration::from_secs(3);
 const CROWD: usize = 64;

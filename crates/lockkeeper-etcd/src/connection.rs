@@ -1,5 +1,7 @@
 //! The way to the cluster: one channel per endpoint, tried in turn, driven by a thread of its own.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,11 +56,19 @@ impl Driver {
     }
 }
 
+/// How many runtimes of the application get channels of their own.
+const RUNTIMES_MAX: usize = 8;
+
 /// The channels to all endpoints.
 pub(crate) struct Connection {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
+    /// Those that our own thread drives.
     channels: Vec<Channel>,
+    /// Those that runtimes of the application drive: a call that stays on its thread is quicker. They may be blocked
+    /// or gone at any time, so a call that failed on one of them is repeated on ours.
+    local: Mutex<HashMap<tokio::runtime::Id, Vec<Channel>>>,
+    driver: Handle,
     /// The endpoint in use, modulo their number.
     at: AtomicUsize,
     token: Mutex<Option<MetadataValue<Ascii>>>,
@@ -71,12 +81,35 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Prepare the channels. Nothing is sent yet. Must run inside the runtime that shall drive them.
-    pub(crate) fn new(options: Options, clock: Clock) -> lockkeeper_core::Result<Self> {
-        let channels = options.endpoints.iter().map(|it| channel(it, &options));
-        let channels = channels.collect::<std::result::Result<_, _>>()?;
-        let (at, token) = (AtomicUsize::new(0), Mutex::new(None));
-        Ok(Connection { options, clock, channels, at, token })
+    /// Prepare the channels. Nothing is sent yet.
+    pub(crate) fn new(options: Options, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
+        let entered = driver.enter();
+        let channels = channels(&options)?;
+        drop(entered);
+        let (at, token, local) = (AtomicUsize::new(0), Mutex::new(None), Mutex::default());
+        Ok(Connection { options, clock, channels, local, driver, at, token })
+    }
+
+    /// The channel in use that the caller's own runtime drives, and the id of that runtime.
+    fn nearby(&self) -> Option<(tokio::runtime::Id, usize, Channel)> {
+        let here = Handle::try_current().ok()?.id();
+        if here == self.driver.id() {
+            return None;
+        }
+        let at = self.at.load(Ordering::Relaxed);
+        let mut local = self.local();
+        if RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
+            return None;
+        }
+        let channels = match local.entry(here) {
+            Entry::Occupied(it) => it.into_mut(),
+            Entry::Vacant(it) => it.insert(channels(&self.options).ok()?),
+        };
+        Some((here, at, channels[at % channels.len()].clone()))
+    }
+
+    fn local(&self) -> MutexGuard<'_, HashMap<tokio::runtime::Id, Vec<Channel>>> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of endpoints.
@@ -138,10 +171,28 @@ impl Connection {
         Q: Clone,
         F: Future<Output = std::result::Result<Response<A>, Status>>,
     {
+        self.call_counted(patience, message, send).await.map(|it| it.0)
+    }
+
+    /// [`Connection::call`] that tells how often the message was sent. What was sent before the one that was answered
+    /// may still be under way.
+    async fn call_counted<Q, A, F>(
+        &self,
+        patience: Duration,
+        message: Q,
+        send: impl Fn(Channel, Request<Q>) -> F,
+    ) -> std::result::Result<(A, u32), Status>
+    where
+        Q: Clone,
+        F: Future<Output = std::result::Result<Response<A>, Status>>,
+    {
         let mut left = self.channels.len();
-        let mut renewed_token = false;
+        let (mut renewed_token, mut nearby, mut sent) = (false, true, 0);
         loop {
-            let (at, channel) = self.current();
+            sent += 1;
+            let near = if nearby { self.nearby() } else { None };
+            let runtime = near.as_ref().map(|it| it.0);
+            let (at, channel) = near.map_or_else(|| self.current(), |it| (it.1, it.2));
             let answer = tokio::select! {
                 answer = send(channel, self.request(message.clone(), false)) => answer,
                 () = self.clock.sleep(patience) => {
@@ -150,16 +201,22 @@ impl Connection {
                 }
             };
             let status = match answer {
-                Ok(answer) => return Ok(answer.into_inner()),
+                Ok(answer) => return Ok((answer.into_inner(), sent)),
                 Err(status) => status,
             };
             if self.options.user.is_some() && fault::is_token_stale(&status) && !renewed_token {
-                renewed_token = true;
+                // A refusal is an answer.
+                (renewed_token, sent) = (true, sent - 1);
                 self.authenticate().await?;
                 continue;
             }
-            left -= 1;
             let elsewhere = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal);
+            if let (Some(runtime), true) = (runtime, elsewhere) {
+                self.local().remove(&runtime);
+                nearby = false;
+                continue;
+            }
+            left -= 1;
             if elsewhere || status.code() == Code::Cancelled {
                 self.turn_away_from(at);
             }
@@ -182,6 +239,16 @@ impl Connection {
     ) -> std::result::Result<TxnResponse, Status> {
         let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
         self.call_within(patience, txn, call).await
+    }
+
+    /// One transaction, and whether an earlier copy of it may still be under way.
+    pub(crate) async fn txn_counted(
+        &self,
+        txn: TxnRequest,
+    ) -> std::result::Result<(TxnResponse, bool), Status> {
+        let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
+        let (answer, sent) = self.call_counted(self.options.timeout, txn, call).await?;
+        Ok((answer, 1 < sent))
     }
 
     /// Ask for a token, if there is a user.
@@ -225,6 +292,10 @@ impl Connection {
     fn token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn channels(options: &Options) -> lockkeeper_core::Result<Vec<Channel>> {
+    options.endpoints.iter().map(|it| channel(it, options)).collect()
 }
 
 fn channel(endpoint: &str, options: &Options) -> lockkeeper_core::Result<Channel> {

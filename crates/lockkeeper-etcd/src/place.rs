@@ -139,7 +139,8 @@ impl EtcdPlace {
         };
         let failure = vec![range(one(&self.key)), range(one(&lease.marker)), range(line)];
         let sure = !std::mem::replace(&mut self.unsure, true);
-        let answer = match self.store.connection.txn(TxnRequest { compare, success, failure }).await {
+        let txn = TxnRequest { compare, success, failure };
+        let (answer, repeated) = match self.store.connection.txn_counted(txn).await {
             Ok(answer) => answer,
             Err(status) if fault::is_lease_gone(&status) => {
                 lease.lose();
@@ -148,7 +149,7 @@ impl EtcdPlace {
             Err(status) => return Err(fault::from_status(TAKING, &status)),
         };
         // What an earlier request will do is not known any better than before.
-        self.unsure = !sure;
+        self.unsure = !sure || repeated;
         if answer.succeeded {
             let at = usize::from(!self.is_alone());
             let others = answer.range(at).ok_or_else(|| fault::garbled(TAKING))?;

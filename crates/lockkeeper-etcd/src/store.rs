@@ -35,9 +35,7 @@ impl Store {
                 sessions.end(FAREWELL_MAX).await;
             }
         })?;
-        let entered = driver.handle.enter();
-        let connection = Arc::new(Connection::new(options, Clock::boot())?);
-        drop(entered);
+        let connection = Arc::new(Connection::new(options, Clock::boot(), driver.handle.clone())?);
         let wake = Wake::start(connection.clone(), &driver.handle);
         let handle = driver.handle.clone();
         let sessions = sessions.get_or_init(|| Arc::new(Sessions::new(connection.clone(), handle))).clone();

@@ -72,3 +72,32 @@ async fn renews(place: &mut EtcdPlace) {
     let renewal = place.renew().await.unwrap();
     assert!(matches!(renewal, Renewal::Held { wanted: false, .. }), "{renewal:?}");
 }
+
+#[tokio::test]
+async fn a_hand_off_between_processes_costs_two_transactions() {
+    let behind = Behind::new(Servers::one().await, TTL);
+    let (one, _first) = behind.join().await;
+    let (other, _second) = behind.join().await;
+    let Servers::One(server) = &behind.servers else { unreachable!() };
+    let (mut holder, mut waiter) = (one.enter(claim("job", TTL)), other.enter(claim("job", TTL)));
+    take(&mut holder).await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Wait { .. }));
+    let before = transactions(server.port()).await;
+    holder.leave().await.unwrap();
+    soon("a wake-up", waiter.changed()).await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Held(_)));
+    // The first heartbeat comes after six seconds.
+    assert_eq!(transactions(server.port()).await - before, 2, "one to give it back, one to enter");
+}
+
+/// How many transactions the server has answered.
+async fn transactions(port: u16) -> u64 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    let line = |it: &&str| it.starts_with("grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\"");
+    page.lines().find(line).unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}

@@ -179,3 +179,21 @@ async fn an_empty_line_is_removed_by_the_store_and_counters_go_on() {
     // The line's own numbers begin anew.
     assert!(fence < here.lock("job").await.unwrap().fence());
 }
+
+#[tokio::test]
+async fn a_lock_outlives_the_runtime_that_took_it() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let here = locker(&ZooKeeper::connect(&url(&server, TTL)).await.unwrap(), TTL);
+    let taken = here.clone();
+    let elsewhere = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // Taken on a connection that dies with its runtime.
+        runtime.block_on(async { taken.lock("job").await.unwrap() })
+    });
+    let guard = tokio::task::spawn_blocking(|| elsewhere.join().unwrap()).await.unwrap();
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    let blocking =
+        tokio::task::spawn_blocking(move || here.lock("job").blocking().unwrap().release_blocking());
+    blocking.await.unwrap().unwrap();
+}

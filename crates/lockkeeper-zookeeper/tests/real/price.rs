@@ -79,3 +79,26 @@ async fn renews(place: &mut ZooKeeperPlace) {
     let renewal = place.renew().await.unwrap();
     assert!(matches!(renewal, Renewal::Held { wanted: false, .. }), "{renewal:?}");
 }
+
+#[tokio::test]
+async fn a_hand_off_between_processes_costs_two_operations() {
+    let behind = Behind::new(Servers::one().await, TTL);
+    let (one, _first) = behind.join().await;
+    let (other, _second) = behind.join().await;
+    let Servers::One(server) = &behind.servers else { unreachable!() };
+    let (mut holder, mut waiter) = (one.enter(claim("job", TTL)), other.enter(claim("job", TTL)));
+    take(&mut holder).await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Wait { .. }));
+    let before = received(&server.word("mntr").await.unwrap());
+    holder.leave().await.unwrap();
+    soon("a wake-up", waiter.changed()).await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Held(_)));
+    let after = received(&server.word("mntr").await.unwrap());
+    // Asking is a request as well. The first pulse comes after three seconds.
+    assert_eq!(after - before - 1, 2, "one to give it back, one to enter");
+}
+
+/// How many requests the server has received.
+fn received(mntr: &str) -> u64 {
+    mntr.lines().find_map(|it| it.strip_prefix("zk_packets_received\t")).unwrap().parse().unwrap()
+}
