@@ -23,6 +23,7 @@ use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
     missing_debug_implementations,
     reason = "generated"
 )]
+#[rustfmt::skip]
 #[path = "../../lockkeeper-etcd/src/wire/etcdserverpb.rs"]
 mod wire;
 

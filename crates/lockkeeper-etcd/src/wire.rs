@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// Generated from `proto/etcd.proto`; `tests/stubs.rs` holds it to that.
+/// Generated from `proto/etcd.proto`; `tests/stubs.rs` holds it to that, byte by byte.
 #[allow(
     clippy::all,
     clippy::pedantic,
@@ -11,6 +11,7 @@ use bytes::Bytes;
     missing_debug_implementations,
     reason = "generated"
 )]
+#[rustfmt::skip]
 mod etcdserverpb;
 
 pub(crate) use etcdserverpb::*;

@@ -56,7 +56,17 @@ pub struct RangeRequest {
 }
 /// Nested message and enum types in `RangeRequest`.
 pub mod range_request {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum SortOrder {
         None = 0,
@@ -85,7 +95,17 @@ pub mod range_request {
             }
         }
     }
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum SortTarget {
         Key = 0,
@@ -217,7 +237,17 @@ pub struct Compare {
 }
 /// Nested message and enum types in `Compare`.
 pub mod compare {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum CompareResult {
         Equal = 0,
@@ -249,7 +279,17 @@ pub mod compare {
             }
         }
     }
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum CompareTarget {
         Version = 0,
@@ -399,7 +439,17 @@ pub struct Event {
 }
 /// Nested message and enum types in `Event`.
 pub mod event {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum EventType {
         Put = 0,
@@ -462,7 +512,17 @@ pub struct WatchCreateRequest {
 }
 /// Nested message and enum types in `WatchCreateRequest`.
 pub mod watch_create_request {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum FilterType {
         Noput = 0,
@@ -538,7 +598,17 @@ pub struct AlarmRequest {
 }
 /// Nested message and enum types in `AlarmRequest`.
 pub mod alarm_request {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum AlarmAction {
         Get = 0,
@@ -660,9 +730,15 @@ impl AlarmType {
 }
 /// Generated client implementations.
 pub mod kv_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct KvClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -682,18 +758,22 @@ pub mod kv_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> KvClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> KvClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             KvClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -735,7 +815,11 @@ pub mod kv_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
             let mut req = request.into_request();
@@ -749,7 +833,11 @@ pub mod kv_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
             let mut req = request.into_request();
@@ -759,11 +847,18 @@ pub mod kv_client {
         pub async fn compact(
             &mut self,
             request: impl tonic::IntoRequest<super::CompactionRequest>,
-        ) -> std::result::Result<tonic::Response<super::CompactionResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::CompactionResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Compact");
             let mut req = request.into_request();
@@ -774,9 +869,15 @@ pub mod kv_client {
 }
 /// Generated client implementations.
 pub mod lease_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct LeaseClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -796,18 +897,22 @@ pub mod lease_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> LeaseClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> LeaseClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             LeaseClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -845,34 +950,56 @@ pub mod lease_client {
         pub async fn lease_grant(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseGrantRequest>,
-        ) -> std::result::Result<tonic::Response<super::LeaseGrantResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseGrantResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseGrant",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_revoke(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseRevokeRequest>,
-        ) -> std::result::Result<tonic::Response<super::LeaseRevokeResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseRevokeResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseRevoke");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseRevoke",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_keep_alive(
             &mut self,
-            request: impl tonic::IntoStreamingRequest<Message = super::LeaseKeepAliveRequest>,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::LeaseKeepAliveRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<tonic::codec::Streaming<super::LeaseKeepAliveResponse>>,
             tonic::Status,
@@ -880,34 +1007,57 @@ pub mod lease_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseKeepAlive",
+            );
             let mut req = request.into_streaming_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseKeepAlive"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseKeepAlive"));
             self.inner.streaming(req, path, codec).await
         }
         pub async fn lease_time_to_live(
             &mut self,
             request: impl tonic::IntoRequest<super::LeaseTimeToLiveRequest>,
-        ) -> std::result::Result<tonic::Response<super::LeaseTimeToLiveResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseTimeToLiveResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Lease/LeaseTimeToLive");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseTimeToLive",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseTimeToLive"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseTimeToLive"));
             self.inner.unary(req, path, codec).await
         }
     }
 }
 /// Generated client implementations.
 pub mod watch_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct WatchClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -927,18 +1077,22 @@ pub mod watch_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> WatchClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> WatchClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             WatchClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -976,12 +1130,18 @@ pub mod watch_client {
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
-        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::WatchResponse>>, tonic::Status>
-        {
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let mut req = request.into_streaming_request();
@@ -992,9 +1152,15 @@ pub mod watch_client {
 }
 /// Generated client implementations.
 pub mod auth_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct AuthClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1014,18 +1180,22 @@ pub mod auth_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> AuthClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AuthClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             AuthClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -1063,24 +1233,40 @@ pub mod auth_client {
         pub async fn authenticate(
             &mut self,
             request: impl tonic::IntoRequest<super::AuthenticateRequest>,
-        ) -> std::result::Result<tonic::Response<super::AuthenticateResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::AuthenticateResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/Authenticate",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
             self.inner.unary(req, path, codec).await
         }
     }
 }
 /// Generated client implementations.
 pub mod maintenance_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct MaintenanceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1100,18 +1286,22 @@ pub mod maintenance_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> MaintenanceClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> MaintenanceClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             MaintenanceClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -1153,11 +1343,18 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Alarm");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Alarm",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Alarm"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Alarm"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn status(
@@ -1167,20 +1364,33 @@ pub mod maintenance_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Maintenance/Status");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Status",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Maintenance", "Status"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Status"));
             self.inner.unary(req, path, codec).await
         }
     }
 }
 /// Generated client implementations.
 pub mod cluster_client {
-    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
-    use tonic::codegen::http::Uri;
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
     pub struct ClusterClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1200,18 +1410,22 @@ pub mod cluster_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> ClusterClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ClusterClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             ClusterClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -1249,15 +1463,25 @@ pub mod cluster_client {
         pub async fn member_list(
             &mut self,
             request: impl tonic::IntoRequest<super::MemberListRequest>,
-        ) -> std::result::Result<tonic::Response<super::MemberListResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::MemberListResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Cluster/MemberList");
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberList",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
             self.inner.unary(req, path, codec).await
         }
     }
