@@ -60,8 +60,12 @@ impl Store {
 }
 
 /// `lockkeeper ARG…` with no store named.
+///
+/// Whoever runs the tests may ignore signals (in the background of a script, under `nohup`), and what is ignored
+/// stays so in a child: begin with no signal ignored.
 pub(crate) fn lockkeeper<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", env!("CARGO_BIN_EXE_lockkeeper")]);
     command.args(args).env_remove("LOCKKEEPER_URL").env_remove("LOCKKEEPER_CONFIG").stdin(Stdio::null());
     command
 }
