@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use common::{Store, Talking, is_dead, send, until};
 use rustix::process::Signal;
@@ -48,7 +48,7 @@ fn a_signal_that_ends_the_command_becomes_our_code() {
 #[test]
 fn a_signal_that_our_caller_ignores_stays_ignored() {
     let store = Store::new();
-    let mut command = Command::new("sh");
+    let mut command = common::unhardened("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockkeeper")]);
     command.args(["run", "x", "--", "sh", "-c", "echo ready; read line; echo survived"]);
     let mut talking = Talking::start(command.env("LOCKKEEPER_URL", store.url()).stdin(Stdio::piped()));

@@ -8,7 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-use common::{HANG, Store, Talking, within};
+use common::{HANG, Store, Talking, unhardened, within};
 
 /// A shell on a terminal of its own, made by script(1) of the package `bsdutils`.
 struct Typist {
@@ -19,7 +19,7 @@ struct Typist {
 
 impl Typist {
     fn sit_down(store: &Store, shell: &str) -> Self {
-        let mut command = Command::new("script");
+        let mut command = unhardened("script");
         command.args(["-qec", shell, "/dev/null"]).env("LOCKKEEPER_URL", store.url());
         command.env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

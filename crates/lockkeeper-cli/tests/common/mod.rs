@@ -59,13 +59,19 @@ impl Store {
     }
 }
 
-/// `lockkeeper ARG…` with no store named.
+/// A program that begins with no signal ignored.
 ///
-/// Whoever runs the tests may ignore signals (in the background of a script, under `nohup`), and what is ignored
-/// stays so in a child: begin with no signal ignored.
-pub(crate) fn lockkeeper<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+/// Whoever runs the tests may ignore some (in the background of a script, under `nohup`), and what is ignored
+/// stays so in a child.
+pub(crate) fn unhardened(program: &str) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", env!("CARGO_BIN_EXE_lockkeeper")]);
+    command.args(["--default-signal=HUP,INT,QUIT,TERM,TSTP,TTIN,TTOU,USR1,USR2", program]);
+    command
+}
+
+/// `lockkeeper ARG…` with no store named.
+pub(crate) fn lockkeeper<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = unhardened(env!("CARGO_BIN_EXE_lockkeeper"));
     command.args(args).env_remove("LOCKKEEPER_URL").env_remove("LOCKKEEPER_CONFIG").stdin(Stdio::null());
     command
 }
