@@ -5,7 +5,7 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 
 use common::{HANG, Store, Talking, unhardened, within};
