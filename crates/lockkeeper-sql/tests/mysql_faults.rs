@@ -158,13 +158,13 @@ async fn a_hundred_locks_are_renewed_by_few_statements() {
 
 #[tokio::test]
 async fn a_full_disk_is_told_and_nothing_held_is_lost() {
-    let settings = [("innodb-data-file-path", "ibdata1:12M"), ("innodb-file-per-table", "0")];
+    let settings = [("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M"), ("innodb-file-per-table", "0")];
     let site = OnMariaDb::start(&settings).await;
     let store = site.open(site.port()).await;
     let locker = Locker::builder(store.clone()).outage_max(Duration::from_millis(500)).build();
     let guard = locker.lock("before").await.unwrap();
     site.sql("CREATE TABLE filler (id INT PRIMARY KEY AUTO_INCREMENT, data LONGBLOB)").await;
-    while site.0.sql("INSERT INTO filler (data) VALUES (REPEAT('x', 100000))").await.is_ok() {}
+    while site.0.sql("INSERT INTO filler (data) VALUES (REPEAT('x', 400000))").await.is_ok() {}
     while site.0.sql("INSERT INTO filler (data) VALUES ('x')").await.is_ok() {}
     // Small rows may still find a place on a page; names as long as they come do not for long.
     let mut taken = Vec::new();
