@@ -158,7 +158,8 @@ async fn a_hundred_locks_are_renewed_by_few_statements() {
 
 #[tokio::test]
 async fn a_full_disk_is_told_and_nothing_held_is_lost() {
-    let settings = [("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M"), ("innodb-file-per-table", "0")];
+    let settings =
+        [("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M"), ("innodb-file-per-table", "0")];
     let site = OnMariaDb::start(&settings).await;
     let store = site.open(site.port()).await;
     let locker = Locker::builder(store.clone()).outage_max(Duration::from_millis(500)).build();

@@ -15,7 +15,7 @@ static SETTING: Mutex<()> = Mutex::new(());
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is a process-wide locker already, if locks were taken under another system
-/// name before, or if `system` is no [system name](check_system).
+/// name before, or if `system` is no system name.
 pub fn set_default(locker: Locker, system: Option<&str>) -> Result<()> {
     let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
     if LOCKER.get().is_some() {
