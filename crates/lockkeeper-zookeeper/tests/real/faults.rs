@@ -85,7 +85,8 @@ async fn a_waiter_is_woken_after_its_server_was_restarted() {
     let waiter = tokio::spawn(async move { there.lock("job").await });
     waits(&ZooKeeper::connect(&url(&server, LONG)).await.unwrap(), "job", 1).await;
     server.restart().await.unwrap();
-    guard.release().await.unwrap();
+    // The answer may be lost with the old connection; then the release is repeated in the background.
+    let _ = guard.release().await;
     assert!(fence < soon("the wake-up", waiter).await.unwrap().unwrap().fence());
 }
 
