@@ -53,7 +53,11 @@ impl MariaDb {
     /// If it is not installed or does not become ready; the text holds the end of its log.
     pub async fn start(options: MariaDbOptions) -> Result<MariaDb, KitError> {
         retry_ports(async || {
-            let server = MariaDb::prepare(&options).await?;
+            let server = match MariaDb::prepare(&options).await {
+                // Making a database starts a server for a moment, which now and then fails on a busy machine.
+                Err(_) => MariaDb::prepare(&options).await?,
+                Ok(server) => server,
+            };
             server.daemon.start().await?;
             Ok(server)
         })
