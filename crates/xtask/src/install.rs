@@ -8,15 +8,19 @@ use crate::shell;
 const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/bin/cc"], "build-essential"),
     (&["/usr/bin/setpriv"], "util-linux"),
+    (&["/usr/bin/script"], "bsdutils"),
+    (&["/usr/bin/ps", "/bin/ps"], "procps"),
     (&["/usr/bin/redis-server"], "redis-server"),
     (&["/usr/bin/redis-cli"], "redis-tools"),
     (&["/usr/bin/redis-sentinel"], "redis-sentinel"),
     (&["/usr/sbin/mariadbd", "/usr/bin/mariadbd"], "mariadb-server"),
+    (&["/usr/bin/mariadb"], "mariadb-client"),
     (&["/usr/lib/postgresql/15/bin/postgres", "/usr/lib/postgresql/17/bin/postgres"], "postgresql"),
     (&["/usr/sbin/pgbouncer"], "pgbouncer"),
     (&["/usr/bin/etcd"], "etcd-server"),
     (&["/usr/bin/etcdctl"], "etcd-client"),
     (&["/usr/share/java/zookeeper.jar"], "zookeeper"),
+    (&["/usr/share/java/slf4j-simple.jar"], "libslf4j-java"),
     (&["/usr/bin/java"], "default-jre-headless"),
 ];
 
