@@ -94,6 +94,57 @@ impl ZooKeeper {
         within(ASK_MAX, ask::zookeeper(self.port(), word)).await
     }
 
+    /// Whether it says of itself that it leads.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn leads(&self) -> Result<bool, KitError> {
+        Ok(self.word("srvr").await?.contains("Mode: leader"))
+    }
+
+    /// One figure of `mntr`, such as `zk_packets_received`. The question is a packet of its own.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer, or knows no such figure.
+    pub async fn figure(&self, name: &str) -> Result<u64, KitError> {
+        let figures = self.word("mntr").await?;
+        let figure = figures.lines().filter_map(|it| it.split_once('\t')).find(|it| it.0 == name);
+        let figure = figure.and_then(|it| it.1.parse().ok());
+        figure.ok_or_else(|| KitError::new(format!("`mntr` shows no number {name}")))
+    }
+
+    /// As an administrator would: end every session that has an ephemeral node whose path begins with `path`.
+    ///
+    /// # Cancel safety
+    /// If dropped, some sessions may have ended.
+    ///
+    /// # Errors
+    /// If there is none, or the server does not let it be ended.
+    pub async fn end_sessions(&self, path: &str) -> Result<(), KitError> {
+        let dump = self.word("dump").await?;
+        let (mut id, mut ids) = (None, Vec::new());
+        for line in dump.lines() {
+            if let Some(text) = line.strip_prefix("0x").and_then(|it| it.strip_suffix(':')) {
+                id = u64::from_str_radix(text, 16).ok().map(u64::cast_signed);
+            } else if line.trim_start().starts_with(path) {
+                ids.extend(id.take());
+            }
+        }
+        if ids.is_empty() {
+            return Err(KitError::new(format!("no session has a node below {path}")));
+        }
+        for id in ids {
+            within(ASK_MAX, ask::end_zookeeper_session(self.port(), id)).await?;
+        }
+        Ok(())
+    }
+
     /// `peers` is the number of this server and the lines that describe all.
     fn prepare(
         options: &ZooKeeperOptions,
@@ -196,7 +247,7 @@ impl ZooKeeperEnsemble {
     pub async fn leader(&self) -> Result<&ZooKeeper, KitError> {
         eventually(SETTLE_MAX, async || {
             for node in &self.nodes {
-                if node.word("srvr").await.is_ok_and(|it| it.contains("Mode: leader")) {
+                if node.leads().await.unwrap_or(false) {
                     return Ok(node);
                 }
             }

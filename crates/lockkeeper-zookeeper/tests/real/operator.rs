@@ -8,7 +8,7 @@ use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
-use crate::common::{PATIENCE, locker};
+use lockkeeper_testkit::quorum::{PATIENCE, locker};
 
 const TTL: Duration = Duration::from_secs(5);
 
