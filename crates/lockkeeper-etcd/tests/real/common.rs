@@ -38,6 +38,8 @@ fn line(key: &str) -> String {
 impl Quorum for Servers {
     type Backend = Etcd;
 
+    const HAND_OFF_IN_A_LONG_LINE: u64 = 2;
+
     async fn start(nodes: usize) -> Self {
         if nodes == 1 {
             // The shortest lease is then one second.

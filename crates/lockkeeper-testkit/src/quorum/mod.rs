@@ -37,6 +37,9 @@ pub trait Quorum: fmt::Debug + Send + Sync + Sized + 'static {
     /// The backend under test.
     type Backend: Backend<Place: Place> + Inspect + Clone;
 
+    /// How many requests a hand-off costs where more than one waits: to give it back, to look, to enter.
+    const HAND_OFF_IN_A_LONG_LINE: u64;
+
     /// Start one server or three.
     fn start(nodes: usize) -> impl Future<Output = Self> + Send;
 
@@ -175,6 +178,7 @@ macro_rules! quorum {
                 one_release_wakes_one_of_a_thousand
                 ten_thousand_held_locks_cost_one_heartbeat
                 a_hand_off_between_processes_costs_two_requests
+                a_hand_off_in_a_long_line_costs_what_the_store_says
             }
         }
     };

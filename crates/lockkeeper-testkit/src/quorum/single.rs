@@ -212,7 +212,10 @@ async fn ask(place: &mut impl Place) -> Turn {
 pub async fn a_place_whose_answer_and_session_were_lost_begins_anew<Q: Quorum>() {
     let behind = Behind::<Q>::start(1, LONG).await;
     let (backend, proxies) = behind.join().await;
-    take(&mut backend.enter(claim("warm", LONG))).await;
+    // Now there is a session, and the line has been there.
+    let mut warm = backend.enter(claim("job", LONG));
+    take(&mut warm).await;
+    warm.leave().await.unwrap();
     let observer = Q::connect(&behind.servers.url_of_all(LONG)).await;
     let key = Key::new("job").unwrap();
     let mut place = backend.enter(claim("job", LONG));

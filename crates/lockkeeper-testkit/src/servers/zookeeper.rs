@@ -127,6 +127,22 @@ impl ZooKeeper {
     /// # Errors
     /// If there is none, or the server does not let it be ended.
     pub async fn end_sessions(&self, path: &str) -> Result<(), KitError> {
+        let ids = self.sessions(path).await?;
+        if ids.is_empty() {
+            return Err(KitError::new(format!("no session has a node below {path}")));
+        }
+        for id in &ids {
+            within(ASK_MAX, ask::end_zookeeper_session(self.port(), *id)).await?;
+        }
+        let ended = eventually(SETTLE_MAX, async || {
+            let alive = self.sessions(path).await?;
+            if alive.iter().any(|it| ids.contains(it)) { Err(KitError::new("still alive")) } else { Ok(()) }
+        });
+        ended.await
+    }
+
+    /// The sessions that have an ephemeral node whose path begins with `path`.
+    async fn sessions(&self, path: &str) -> Result<Vec<i64>, KitError> {
         let dump = self.word("dump").await?;
         let (mut id, mut ids) = (None, Vec::new());
         for line in dump.lines() {
@@ -136,13 +152,7 @@ impl ZooKeeper {
                 ids.extend(id.take());
             }
         }
-        if ids.is_empty() {
-            return Err(KitError::new(format!("no session has a node below {path}")));
-        }
-        for id in ids {
-            within(ASK_MAX, ask::end_zookeeper_session(self.port(), id)).await?;
-        }
-        Ok(())
+        Ok(ids)
     }
 
     /// `peers` is the number of this server and the lines that describe all.

@@ -49,6 +49,9 @@ impl Servers {
 impl Quorum for Servers {
     type Backend = ZooKeeper;
 
+    // A look and a write go out together: one trip, but two requests.
+    const HAND_OFF_IN_A_LONG_LINE: u64 = 3;
+
     async fn start(nodes: usize) -> Self {
         let deployment = if nodes == 1 {
             Deployment::One(Box::new(Server::start(ZooKeeperOptions::default()).await.unwrap()))
