@@ -37,9 +37,9 @@ pub struct EtcdPlace {
     claim: Claim,
     /// What the names of all keys of this line begin with.
     line: Bytes,
-    /// Our key.
+    /// Our key, while we have a lease.
     key: Bytes,
-    /// The lease of our key, once we have asked. It stays until we have left for sure.
+    /// The lease of our key, once we have asked. It stays until we have left for sure, and so does our key's name.
     lease: Option<Arc<Lease>>,
     /// A request to create our key went unanswered, so it may still be under way.
     unsure: bool,
@@ -76,8 +76,7 @@ struct Look {
 impl EtcdPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let line = format!("{}/locks/{}/", store.prefix(), segment_of(claim.key.as_str()));
-        let key = Bytes::from(format!("{line}{}", claim.id.to_hex()));
-        let line = Bytes::from(line);
+        let (line, key) = (Bytes::from(line), Bytes::new());
         let (lease, revision, counter, watches) = (None, None, None, Vec::new());
         EtcdPlace { store, claim, line, key, lease, unsure: false, revision, counter, wanted: false, watches }
     }
@@ -117,6 +116,9 @@ impl EtcdPlace {
         }
         self.reset();
         let lease = self.store.sessions.lease(self.claim.ttl).await?;
+        let number = lease.names.take(&self.line, self.claim.id);
+        let name = format!("{:016x}-{number}", lease.id);
+        self.key = [&self.line[..], name.as_bytes()].concat().into();
         self.lease = Some(lease.clone());
         Ok(lease)
     }
@@ -406,6 +408,7 @@ impl Place for EtcdPlace {
         self.unsure = false;
         self.reset();
         self.lease = None;
+        lease.names.give_back(&self.line, self.claim.id);
         Ok(())
     }
 }

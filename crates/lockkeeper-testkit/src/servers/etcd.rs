@@ -144,6 +144,18 @@ impl Etcd {
         Ok(())
     }
 
+    /// The names of all keys that begin with `prefix`, oldest first, in base64.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, KitError> {
+        let keys = self.oldest(prefix, 0).await?;
+        Ok(keys.split("\"key\":\"").skip(1).filter_map(first_text).map(str::to_owned).collect())
+    }
+
     /// The oldest keys that begin with `prefix`, as the gateway shows them; 0 means all.
     async fn oldest(&self, prefix: &str, limit: u32) -> Result<String, KitError> {
         let mut end = prefix.as_bytes().to_vec();
