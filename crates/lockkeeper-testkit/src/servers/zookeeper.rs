@@ -5,13 +5,19 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, ask, folder, retry_ports, start_all, within};
+use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports, start_all, within};
 use crate::process::{Launch, eventually, missing};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-const JARS: [(&str, &str); 2] =
-    [("/usr/share/java/zookeeper.jar", "zookeeper"), ("/usr/share/java/slf4j-simple.jar", "libslf4j-java")];
+const JARS: [(&str, &str); 5] = [
+    ("/usr/share/java/zookeeper.jar", "zookeeper"),
+    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
+    // For TLS; what the first names itself is not enough.
+    ("/usr/share/java/netty-codec.jar", "libnetty-java"),
+    ("/usr/share/java/netty-resolver.jar", "libnetty-java"),
+    ("/usr/share/java/netty-transport-native-unix-common.jar", "libnetty-java"),
+];
 
 /// How a ZooKeeper server is set up. Sessions may be as short as 200 ms.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +32,22 @@ impl ZooKeeperOptions {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("{name}={value}"));
         self
+    }
+
+    /// Serve TLS on a second port, to clients with a certificate of the same authority.
+    ///
+    /// # Errors
+    /// If certificate and key cannot be put into one file beside them, which the server wants.
+    pub fn secure(self, port: &Port, tls: &Tls) -> Result<Self, KitError> {
+        let both = tls.server_key.with_extension("both.pem");
+        fs::write(&both, fs::read_to_string(&tls.server_key)? + &fs::read_to_string(&tls.server_cert)?)?;
+        let secure = self
+            .set("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory")
+            .set("secureClientPort", &port.number().to_string())
+            .set("secureClientPortAddress", "127.0.0.1")
+            .set("ssl.keyStore.location", &both.display().to_string())
+            .set("ssl.trustStore.location", &tls.ca.display().to_string());
+        Ok(secure)
     }
 
     /// Add a flag for the Java machine, such as `-Dznode.container.checkIntervalMs=500`.
