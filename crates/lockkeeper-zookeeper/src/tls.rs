@@ -23,6 +23,12 @@ pub(crate) fn connector(options: &Options) -> Result<Connector> {
     let read = |file: &str| {
         std::fs::read_to_string(file).map_err(|it| wrong(format!("the file {file:?} cannot be read: {it}")))
     };
+    for server in &options.servers {
+        let name = server.rsplit_once(':').map_or(server.as_str(), |it| it.0);
+        // The client would panic.
+        rustls::pki_types::ServerName::try_from(name.trim_matches(['[', ']']))
+            .map_err(|it| wrong(format!("{name:?} cannot be the name in a certificate: {it}")))?;
+    }
     let mut chosen = zookeeper_client::TlsOptions::new();
     if let Some(ca) = &tls.ca {
         chosen = chosen.with_pem_ca(&read(ca)?).map_err(|it| wrong(format!("{ca:?}: {it}")))?;

@@ -116,6 +116,11 @@ async fn a_server_with_tls_is_trusted_by_its_authority_alone() {
     assert!(ZooKeeper::connect(&url("127.0.0.2", &tls.ca)).await.is_err(), "this is not its name");
     let without = format!("zookeepers://127.0.0.1:{}?session=2s&ca={}", port.number(), text(&tls.ca));
     assert!(ZooKeeper::connect(&without).await.is_err(), "the server does not know us");
+    let odd = format!("zookeepers://a..b?ca={}", text(&tls.ca));
+    assert!(
+        ZooKeeper::connect(&odd).await.unwrap_err().to_string().contains("a..b"),
+        "it is told, not panicked about"
+    );
     let error = ZooKeeper::connect("zookeepers://127.0.0.1?ca=/nonexistent").await.unwrap_err();
     assert!(error.to_string().contains("/nonexistent"), "{error}");
 }
