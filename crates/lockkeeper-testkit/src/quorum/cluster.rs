@@ -10,7 +10,7 @@ use crate::process::{KitError, eventually};
 use crate::proxy::Rule;
 use crate::servers::Daemon;
 
-const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(20);
 /// Long enough to outlive the restart of servers.
 const LONG: Duration = Duration::from_secs(30);
 
