@@ -133,9 +133,19 @@ impl Sessions {
     }
 }
 
+/// After how long a silent server is left for another.
+///
+/// The client tries the servers in random order, so the one that keeps silent may come first again. Its own choice, two
+/// fifths of a session, would then cost the session; after a fifth there is time for three. But no busy server shall be
+/// left for the pause of a moment.
+fn silence_max(session: Duration) -> Duration {
+    (session / 5).max(Duration::from_secs(1)).min(session * 2 / 5)
+}
+
 async fn open(connector: Connector, options: Options, clock: Clock) -> std::result::Result<Session, Error> {
     let asked_at = clock.now();
     let mut connector = connector.with_session_timeout(options.session);
+    connector = connector.with_connection_timeout(silence_max(options.session));
     if let (Some(user), Some(password)) = (&options.user, &options.password) {
         connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
     }
