@@ -83,7 +83,7 @@ async fn a_stale_fence_is_refused_and_a_read_raises_it() {
 #[tokio::test]
 async fn it_is_refused_on_a_cluster_too() {
     let servers = servers::Redis::cluster().await.unwrap();
-    let nodes: Vec<_> = servers.nodes().iter().map(|it| it.url()).collect();
+    let nodes: Vec<_> = servers.nodes().iter().map(servers::Redis::url).collect();
     let client = redis::cluster::ClusterClient::new(nodes).unwrap();
     let mut shop = client.get_async_connection().await.unwrap();
     check_stale(shop.clone()).await;

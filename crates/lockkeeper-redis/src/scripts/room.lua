@@ -7,16 +7,18 @@
 --   main:in     zset     several holders: id by expiry
 --   main:line   zset     those who wait: id by ticket
 --   main:who    hash     id to record, of several holders and of those who wait
+--   main:gone   zset     those who left while a `turn` of theirs may still be on its way
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
 --           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
---   The flag of main is 1 while somebody stands in line; that of a waiter is 1 while its process does
+--   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true;
+--   only 0 is left to the short ways of `turn` and `leave`. That of a waiter is 1 while its process does
 --   not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
-local line, who, inside = main .. ':line', main .. ':who', main .. ':in'
+local line, who, inside, gone = main .. ':line', main .. ':who', main .. ':in', main .. ':gone'
 local brace = string.find(main, '{', 1, true)
 local wake = string.sub(main, 1, brace - 1) .. 'wake:' --@channel
-local sole, used, smallest, differ, last, flagged = false, 0, 4294967295, 0, 0, false
+local sole, used, smallest, differ, last, flagged, graves = false, 0, 4294967295, 0, 0, false, false
 local lives = redis.call('PTTL', main)
 -- How many stand in line, once counted; and whether somebody joined it or asked again, or several hold.
 local count, touched = false, false
@@ -86,7 +88,8 @@ local function load_room(me)
   end
   if m then
     last = struct.unpack('>d', m, 3)
-    flagged = string.sub(m, 2, 2) == '1'
+    local flag = string.sub(m, 2, 2)
+    flagged, graves = flag == '1' or flag == '3', flag == '2' or flag == '3'
   end
   if kind == 'H' then
     if now < struct.unpack('>d', m, 11) then
@@ -209,7 +212,9 @@ end
 
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
 local function store(at_least)
-  local flag = waiting() > 0 and '1' or '0'
+  local waited = waiting() > 0
+  graves = graves and redis.call('ZCARD', gone) > 0
+  local flag = string.format('%d', (waited and 1 or 0) + (graves and 2 or 0))
   lives = math.max(lives, at_least)
   local state
   if sole then
@@ -222,7 +227,7 @@ local function store(at_least)
   redis.call('SET', main, state, 'PX', lives)
   if touched then
     redis.call('PEXPIRE', who, lives)
-    if flag == '1' then
+    if waited then
       redis.call('PEXPIRE', line, lives)
     end
     if not sole and used > 0 then

@@ -7,6 +7,7 @@
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
 --            {0, ticks until a holder expires, claims ahead}
+--            {-1}                               refused: this claim has left, and this call comes too late
 --
 -- A free lock that nobody waits for costs two calls: TIME, SET.
 local main, claim, ttl = KEYS[1], ARGV[1], ARGV[2]
@@ -17,8 +18,11 @@ local m = redis.call('SET', main, 'H0' .. struct.pack('>dd', now, expiry) .. cla
 if not m then
   return now
 end
+local me, flag = string.sub(claim, 1, 16), string.sub(m, 2, 2)
+if (flag == '2' or flag == '3') and redis.call('ZRANK', main .. ':gone', me) then
+  return { -1 }
+end
 --@room
-local me = string.sub(claim, 1, 16)
 local mine = load_room(me)
 
 local function held(counter)
