@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::{Redis, RedisOptions, Value};
 use crate::process::{KitError, eventually};
 use crate::servers::{retry_ports, start_all};
@@ -12,6 +14,7 @@ use crate::servers::{retry_ports, start_all};
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
+    _certificates: Option<TempDir>,
 }
 
 const SETTLE_MAX: Duration = Duration::from_secs(30);
@@ -26,11 +29,16 @@ impl RedisCluster {
     /// # Errors
     /// As for [`Redis::start`].
     pub async fn start(options: RedisOptions) -> Result<RedisCluster, KitError> {
-        let lines = "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout 2000\n\
-                     cluster-announce-ip 127.0.0.1\ncluster-replica-validity-factor 0";
+        let mut lines = "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout 2000\n\
+                     cluster-announce-ip 127.0.0.1\ncluster-replica-validity-factor 0"
+            .to_owned();
+        if options.tls {
+            lines += "\ntls-cluster yes\ntls-replication yes";
+        }
         retry_ports(async || {
-            let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", lines, false));
-            let cluster = RedisCluster { nodes: nodes.collect::<Result<_, _>>()? };
+            let (options, _certificates) = options.clone().with_shared_certificates()?;
+            let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", &lines, false));
+            let cluster = RedisCluster { nodes: nodes.collect::<Result<_, _>>()?, _certificates };
             start_all(cluster.nodes.iter().map(|it| &**it)).await?;
             cluster.join().await?;
             cluster.wait_whole().await?;
@@ -106,7 +114,7 @@ impl RedisCluster {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[index + 1..] {
-                let port = other.port().to_string();
+                let port = other.peer_port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await?;
             }
         }
