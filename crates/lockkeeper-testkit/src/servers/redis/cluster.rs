@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{Redis, RedisOptions, Value};
 use crate::process::{KitError, eventually};
-use crate::servers::{retry_ports, start_all};
+use crate::servers::{retry_ports, start_all, within};
 
 /// Six servers: the first three start as primaries, the others as their replicas in the same order.
 ///
@@ -18,6 +18,7 @@ pub struct RedisCluster {
 }
 
 const SETTLE_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 const SLOTS: [(&str, &str); 3] = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
 
 impl RedisCluster {
@@ -67,7 +68,8 @@ impl RedisCluster {
     pub async fn primary_of(&self, key: &str) -> Result<&Redis, KitError> {
         let mut votes = Vec::new();
         for node in &self.nodes {
-            votes.extend(node_serving(node, key).await.ok().flatten());
+            // A paused server does not answer, and does not count.
+            votes.extend(within(ANSWER_MAX, node_serving(node, key)).await.ok().flatten());
         }
         let majority = |it: &&Redis| {
             votes.iter().filter(|vote| **vote == i64::from(it.port())).count() * 2 > self.nodes.len()
