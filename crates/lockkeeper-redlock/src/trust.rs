@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_failed_node_is_asked_by_one_at_a_time_and_rarer_the_longer_it_fails() {
-        let (trust, at) = (Trust::default(), |ms| Moment::from_nanos(ms * 1_000_000));
+        let (trust, at) = (Trust::default(), |ms: u64| Moment::from_nanos(ms * 1_000_000));
         assert!(trust.is_due(at(0)) && trust.is_due(at(0)), "a trusted node is always asked");
         trust.note_silence(at(0));
         assert!(trust.is_doubted() && !trust.is_due(at(49)));

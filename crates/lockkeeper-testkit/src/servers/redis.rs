@@ -39,7 +39,7 @@ impl fmt::Debug for RedisOptions {
             .field("acl", &self.acl.is_some())
             .field("sentinel_acl", &self.sentinel_acl.is_some())
             .field("tls", &self.tls)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -37,9 +37,10 @@ impl RedisCluster {
             lines += "\ntls-cluster yes\ntls-replication yes";
         }
         retry_ports(async || {
-            let (options, _certificates) = options.clone().with_shared_certificates()?;
+            let (options, certificates) = options.clone().with_shared_certificates()?;
             let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", &lines, false));
-            let cluster = RedisCluster { nodes: nodes.collect::<Result<_, _>>()?, _certificates };
+            let cluster =
+                RedisCluster { nodes: nodes.collect::<Result<_, _>>()?, _certificates: certificates };
             start_all(cluster.nodes.iter().map(|it| &**it)).await?;
             cluster.join().await?;
             cluster.wait_whole().await?;

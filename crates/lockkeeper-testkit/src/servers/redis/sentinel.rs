@@ -31,10 +31,10 @@ impl RedisSentinel {
     /// As for [`Redis::start`].
     pub async fn start(options: RedisOptions) -> Result<RedisSentinel, KitError> {
         retry_ports(async || {
-            let (options, _certificates) = options.clone().with_shared_certificates()?;
+            let (options, certificates) = options.clone().with_shared_certificates()?;
             let nodes = start_nodes(&options).await?;
             let sentinels = start_sentinels(&options, nodes[0].peer_port()).await?;
-            let all = RedisSentinel { nodes, sentinels, _certificates };
+            let all = RedisSentinel { nodes, sentinels, _certificates: certificates };
             eventually(SETTLE_MAX, || all.settled()).await?;
             Ok(all)
         })
@@ -141,15 +141,17 @@ async fn start_sentinels(options: &RedisOptions, primary: u16) -> Result<Vec<Red
         Some(password) => format!("sentinel auth-pass {NAME} {}", quote(password)),
         None => String::new(),
     };
-    let (mut among, plain) = (String::new(), RedisOptions::default());
+    let mut among = Vec::new();
     if options.tls {
-        among += TLS_AMONG_THEMSELVES;
+        among.push(TLS_AMONG_THEMSELVES.to_owned());
     }
     if options.sentinel_acl.is_some() {
-        among += &format!("\nsentinel sentinel-user {CONTROL}\nsentinel sentinel-pass {CONTROL}");
+        among.push(format!("sentinel sentinel-user {CONTROL}\nsentinel sentinel-pass {CONTROL}"));
     }
+    let among = among.join("\n");
     let (acl, tls) = (options.sentinel_acl.clone(), options.tls);
-    let plain = RedisOptions { acl, tls, certificates: options.certificates.clone(), ..plain };
+    let certificates = options.certificates.clone();
+    let plain = RedisOptions { acl, tls, certificates, ..RedisOptions::default() };
     let lines = format!(
         "sentinel monitor {NAME} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {NAME} 1000\n\
          sentinel failover-timeout {NAME} 3000\nsentinel parallel-syncs {NAME} 1\n{auth}\n{among}"
