@@ -65,9 +65,8 @@ fn no_order_of_events_breaks_the_lock_when_holders_renew_and_a_node_forgets() {
 
 #[test]
 fn no_order_of_events_breaks_the_lock_when_nodes_forget_and_are_taken_back() {
-    // With a tick and a retake more it is four million worlds, and still none of them is wrong.
-    let end = BEGINNING + 2 * TTL;
-    holds(Redlock { attempts: 1, restarts: 2, losses: 0, renewals: 2, retakes: 1, end, ..SOUND });
+    // With another restart, another retake and two ticks more it is four million worlds, and still none of them is wrong.
+    holds(Redlock { attempts: 1, losses: 0, renewals: 2, retakes: 1, ..SOUND });
 }
 
 #[test]
