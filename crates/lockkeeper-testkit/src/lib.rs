@@ -2,7 +2,7 @@
 //!
 //! A backend author writes a [`suite::Harness`] and one line, [`suite!`]; every line of the contract in
 //! [`lockkeeper_core::backend`] becomes a test of its own. [`servers`] starts the real stores as child
-//! processes, [`proxy`] stands between them and a client and breaks what passes. [`quorum`] holds the faults and prices
+//! processes, [`proxy`] stands between them and a client and breaks what passes. [`mod@quorum`] holds the faults and prices
 //! that stores with a quorum share.
 
 pub mod chance;
