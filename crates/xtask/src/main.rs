@@ -1,4 +1,5 @@
-//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
+//! `cargo xtask book`.
 
 mod bench;
 mod install;
@@ -15,6 +16,7 @@ cargo xtask COMMAND
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
   tidy           check the habits of this house
+  book           build the book of all guides into target/book, and check its links
   help           this text
 ";
 
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
             Ok(())
@@ -64,5 +67,11 @@ fn test() -> Result<(), String> {
         &["doc", "--workspace", "--no-deps", "--all-features"],
         "RUSTDOCFLAGS",
         "-D warnings",
-    )
+    )?;
+    book()
+}
+
+/// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.
+fn book() -> Result<(), String> {
+    shell::step("book", "cargo", &["run", "--quiet", "--package", "lockkeeper-book"])
 }
