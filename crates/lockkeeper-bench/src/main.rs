@@ -1,6 +1,7 @@
 //! Benchmarks: ours beside the limit or a rival, in one run, as ratios. `cargo xtask bench` calls this.
 
 mod in_process;
+mod macros;
 mod measure;
 mod names;
 mod processes;
@@ -19,6 +20,7 @@ type Suite = (&'static str, fn() -> Outcome);
 /// Every suite, by the name that the command line knows.
 const SUITES: &[Suite] = &[
     ("in-process", in_process::run),
+    ("macros", macros::run),
     ("names", names::run),
     ("sqlite", sqlite::run),
     ("processes", processes::run),

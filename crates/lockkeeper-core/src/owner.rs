@@ -58,6 +58,20 @@ impl Owner {
     }
 
     /// [`scope`](Owner::scope) for code that does not await: all requests within `work` are this owner's.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Locker, Memory, Owner};
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # let locker = Locker::new(Memory::default());
+    /// Owner::new("import").scope_blocking(|| {
+    ///     let outer = locker.lock("stock").blocking()?;
+    ///     let inner = locker.lock("stock").blocking()?;
+    ///     assert_eq!(outer.fence(), inner.fence());
+    ///     assert_eq!(Owner::current().expect("we are in its scope").name(), "import");
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
     pub fn scope_blocking<T>(&self, work: impl FnOnce() -> T) -> T {
         CURRENT.sync_scope(self.clone(), work)
     }

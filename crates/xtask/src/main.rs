@@ -2,6 +2,7 @@
 //! `cargo xtask book`.
 
 mod bench;
+mod examples;
 mod install;
 mod licences;
 mod shell;
