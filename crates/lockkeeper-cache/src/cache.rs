@@ -38,7 +38,7 @@ pub type CacheError = Box<dyn Error + Send + Sync>;
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
 /// let squares = Rebuild::local(Forever::default());
 /// let loaded = squares.get_or_load("7", || async { Ok::<_, CacheError>(Some(49)) }).await?;
 /// let cached = squares.get_or_load("7", || async { Err(CacheError::from("not asked")) }).await?;

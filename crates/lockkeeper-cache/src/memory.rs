@@ -14,7 +14,7 @@ use crate::cache::{Cache, CacheError, Found};
 /// ```
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
 /// use lockkeeper_cache::{Cache as _, MemoryCache};
 ///
 /// let cache = MemoryCache::new(10_000);

@@ -25,7 +25,7 @@ use crate::cache::{Cache, CacheError, Found};
 /// ```no_run
 /// # async fn from_database(id: u64) -> Result<Option<String>, std::io::Error> { Ok(Some(format!("product {id}"))) }
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
 /// use lockkeeper_cache::{Rebuild, RedisCache};
 /// use lockkeeper_core::{Locker, Memory};
 ///
