@@ -10,6 +10,18 @@
 use lockkeeper_core::{Fence, Key};
 
 /// Why an access was refused.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Fence, Key};
+/// use lockkeeper_sql::fenced::FencedError;
+///
+/// let (resource, fence, seen) = (Key::new("orders/42")?, Fence::from_u64(7), Fence::from_u64(9));
+/// let error: FencedError<std::io::Error> = FencedError::Stale { resource, fence, seen };
+/// assert!(error.to_string().contains("roll back"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FencedError<E> {

@@ -35,6 +35,19 @@ use connection::Links;
 const NAME: &str = "mysql";
 
 /// A MySQL or MariaDB server that keeps locks. Clones share its connections.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sql::{Mysql, MysqlOptions};
+///
+/// let options = MysqlOptions::from_url("mysql://locks:secret@db-1/shop")?;
+/// let guard = Locker::new(Mysql::connect(options).await?).lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Mysql(Arc<Store>);
 

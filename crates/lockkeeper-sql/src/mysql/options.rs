@@ -9,6 +9,19 @@ use mysql_async::{Opts, OptsBuilder};
 use crate::options::{self, Common, split_query};
 
 /// Which server, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::MysqlOptions;
+///
+/// let options = MysqlOptions::from_url("mysql://locks:secret@db-1/shop?create=no")?
+///     .answer_within(Duration::from_secs(5))
+///     .clean_every(Duration::from_secs(300));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct MysqlOptions {
     pub(crate) opts: Opts,

@@ -15,6 +15,10 @@ const PROCEDURES: &str = "'lockkeeper_settle_1', 'lockkeeper_turn_1', 'lockkeepe
 
 /// The statements that make the tables and procedures in the current database, for people who run them by
 /// hand with the client `mysql` or `mariadb`.
+///
+/// ```
+/// assert!(lockkeeper_sql::mysql::ddl().contains("lockkeeper_claim"));
+/// ```
 pub fn ddl() -> String {
     text(0)
 }

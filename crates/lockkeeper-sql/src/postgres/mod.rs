@@ -36,6 +36,19 @@ use wake::Wake;
 const NAME: &str = "postgres";
 
 /// A PostgreSQL server that keeps locks. Clones share its connections.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sql::{Postgres, PostgresOptions};
+///
+/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1/shop")?;
+/// let guard = Locker::new(Postgres::connect(options).await?).lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Postgres(Arc<Store>);
 

@@ -9,6 +9,19 @@ use tokio_postgres::config::TargetSessionAttrs;
 use crate::options::{self, Common, is_plain_name, split_query};
 
 /// Which server, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::PostgresOptions;
+///
+/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1,db-2/shop?listen=no")?
+///     .schema("shop_locks")?
+///     .answer_within(Duration::from_secs(5));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresOptions {
     pub(crate) config: tokio_postgres::Config,
