@@ -57,7 +57,7 @@ pub struct Spans {
 /// within it.
 #[inline]
 pub fn owner(function: &'static str) -> Owner {
-    Owner::current().unwrap_or_else(|| Owner::new(function))
+    Owner::current().unwrap_or_else(|| Owner::of_function(function))
 }
 
 /// The request of this owner. Awaited where it is made, because moving it costs more than the rest.
