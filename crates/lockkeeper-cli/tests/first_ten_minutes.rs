@@ -121,7 +121,7 @@ fn the_first_ten_minutes_are_as_written() {
     the_command(&reader, hold, ls, attempt, status);
     assert_eq!([*cd, *demo, *cd_shop], ["cd /tmp/first", "lockkeeper demo flash-sale", "cd /tmp/first/shop"]);
     let table = reader.done("", &format!("{demo} --buyers 40 --stock 10"));
-    assert_eq!(table.lines().count(), 1 + 7, "seven strategies: {table}");
+    assert!(["no-lock", "one-statement", "lockkeeper"].iter().all(|it| table.contains(it)), "{table}");
     assert!(reader.folder.path().join("flash-sale.svg").exists());
 
     reader.done("", new);

@@ -30,6 +30,6 @@ elseif kind ~= 'F' then
 end
 answer[2] = #answer - 2
 if string.sub(m, 2, 2) == '1' then
-  add(redis.call('ZRANGE', main .. ':line', 0, -1))
+  add(redis.call('LRANGE', main .. ':line', 0, -1))
 end
 return answer
