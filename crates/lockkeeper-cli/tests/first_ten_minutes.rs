@@ -3,6 +3,8 @@
 //! Every command, program and file comes from the page. Two things differ: the folder is not `/tmp/first`, and the
 //! command is not installed but the one that was just built.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::fs;
