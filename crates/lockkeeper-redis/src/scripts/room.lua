@@ -7,17 +7,19 @@
 --   main:in     zset     several holders: id by expiry
 --   main:line   list     those who wait, in order: id
 --   main:who    hash     id to record, of several holders and of those who wait
+--   main:gone   zset     those who left while a `turn` of theirs may still be on its way
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
 --           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
---   The flag of main is 1 while somebody stands in line; a sole holder's record is then followed by the tick
+--   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true; only 0 is
+--   left to the short ways of `turn` and `leave`. Unless it is 0, a sole holder's record is followed by the tick
 --   until which all keys live, so that nobody has to ask each of them. The flag of a waiter is 1 while its
 --   process does not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
-local line, who, inside = main .. ':line', main .. ':who', main .. ':in'
+local line, who, inside, gone = main .. ':line', main .. ':who', main .. ':in', main .. ':gone'
 local brace = string.find(main, '{', 1, true)
 local wake = string.sub(main, 1, brace - 1) .. 'wake:' --@channel
-local sole, used, smallest, differ, last, flagged = false, 0, 4294967295, 0, 0, false
+local sole, used, smallest, differ, last, flagged, graves = false, 0, 4294967295, 0, 0, false, false
 -- The tick until which the keys live, and whether they must be told so.
 local lives, stretched = now, false
 -- How many stand in line, once counted.
@@ -93,14 +95,15 @@ local function load_room(me)
   if kind ~= 'H' and kind ~= 'R' and kind ~= 'F' then
     error({ err = 'FOREIGN the key ' .. main .. ' holds something that is not a lock' })
   end
+  local flag = m and string.sub(m, 2, 2) or '0'
   if m then
     last = struct.unpack('>d', m, 3)
-    flagged = string.sub(m, 2, 2) == '1'
+    flagged, graves = flag == '1' or flag == '3', flag == '2' or flag == '3'
   end
   if kind == 'H' then
     local expiry = struct.unpack('>d', m, 11)
     lives = expiry + 1000
-    if flagged then
+    if flag ~= '0' then
       lives, m = math.max(lives, (struct.unpack('>d', m, #m - 7))), string.sub(m, 1, -9)
     end
     if now < expiry then
@@ -225,11 +228,13 @@ end
 
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
 local function store(at_least)
-  local flag = waiting() > 0 and '1' or '0'
+  local waited = waiting() > 0
+  graves = graves and redis.call('ZCARD', gone) > 0
+  local flag = graves and (waited and '3' or '2') or waited and '1' or '0'
   live(at_least)
   local state
   if sole then
-    state = 'H' .. flag .. string.sub(sole, 3) .. (flag == '1' and struct.pack('>d', lives) or '')
+    state = 'H' .. flag .. string.sub(sole, 3) .. (flag ~= '0' and struct.pack('>d', lives) or '')
   elseif used > 0 then
     state = 'R' .. flag .. struct.pack('>dddd', last, used, smallest, differ)
   else
@@ -237,7 +242,7 @@ local function store(at_least)
   end
   local ms = math.max(1, math.ceil((lives - now) / 100))
   redis.call('SET', main, state, 'PX', ms)
-  if stretched and (flag == '1' or used > 0) then
+  if stretched and (waited or used > 0) then
     redis.call('PEXPIRE', who, ms)
     redis.call('PEXPIRE', line, ms)
     redis.call('PEXPIRE', inside, ms)

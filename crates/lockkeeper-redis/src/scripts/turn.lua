@@ -7,6 +7,7 @@
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
 --            {0, ticks until a holder expires, claims ahead}
+--            {-1}                               refused: this claim has left, and this call comes too late
 --
 -- A free lock that nobody waits for costs two calls: TIME, SET. One that is held alone and already waited for
 -- costs three more: HGET, RPUSH, HSET.
@@ -18,8 +19,11 @@ local m = redis.call('SET', main, 'H0' .. struct.pack('>dd', now, expiry) .. cla
 if not m then
   return now
 end
-local me = string.sub(claim, 1, 16)
-if ARGV[3] == '1' and string.sub(m, 1, 2) == 'H1' then
+local me, flag = string.sub(claim, 1, 16), string.sub(m, 2, 2)
+if (flag == '2' or flag == '3') and redis.call('ZRANK', main .. ':gone', me) then
+  return { -1 }
+end
+if ARGV[3] == '1' and flag == '1' and string.sub(m, 1, 1) == 'H' then
   local ends, weight, capacity = struct.unpack('>d', m, 11), struct.unpack('>I4I4', m, 51)
   local enough = now + (ttl + 10) * 100 <= struct.unpack('>d', m, #m - 7)
   if now < ends and enough and capacity <= weight and string.sub(m, 19, 34) ~= me
