@@ -3,6 +3,7 @@
 mod bench;
 mod install;
 mod licences;
+mod sale;
 mod shell;
 mod tidy;
 
@@ -14,6 +15,7 @@ cargo xtask COMMAND
   test           install what is missing, then check format, lints, tidy rules and docs, and run every test
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
+  bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
   help           this text
 ";
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => install::missing().and_then(|()| test()),
         ["test", "--quick"] => test(),
+        ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
         ["help" | "--help"] | [] => {

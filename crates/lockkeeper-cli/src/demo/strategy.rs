@@ -36,7 +36,7 @@ pub(crate) enum Strategy {
 }
 
 /// How long a buyer waits for a lock.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(10);
 /// How often a buyer tries again when somebody else was faster, and after which pauses.
 const RETRY: Retry =
     Retry { attempts_max: 50, pause_first: Duration::from_millis(1), pause_max: Duration::from_millis(100) };

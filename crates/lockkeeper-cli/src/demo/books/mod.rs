@@ -150,7 +150,7 @@ pub(crate) struct Books(Kind);
 enum Kind {
     Sqlite(Pool<sqlite::Sqlite>),
     Mysql(Pool<mysql::Mysql>),
-    Postgres(Pool<postgres::Postgres>),
+    Postgres(Box<Pool<postgres::Postgres>>),
 }
 
 /// The same call on whichever it is.
@@ -171,7 +171,7 @@ impl Books {
         Ok(Books(match scheme {
             "sqlite" => Kind::Sqlite(Pool::open(url, tables)?),
             "mysql" | "mariadb" => Kind::Mysql(Pool::open(url, tables)?),
-            "postgres" | "postgresql" => Kind::Postgres(Pool::open(url, tables)?),
+            "postgres" | "postgresql" => Kind::Postgres(Box::new(Pool::open(url, tables)?)),
             _ => {
                 let scheme: String = scheme.escape_debug().take(40).collect();
                 let text = format!(
