@@ -7,7 +7,10 @@ mod common;
 use std::process::{Command, Output};
 
 use common::{Store, code, failed, lockkeeper, output, text};
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions};
+use lockkeeper_testkit::servers::{
+    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions, ZooKeeper,
+    ZooKeeperOptions,
+};
 use serde_json::Value;
 
 /// `lockkeeper demo flash-sale --json ARG…` in a folder of its own.
@@ -144,4 +147,37 @@ async fn the_books_can_be_in_postgres_and_the_locks_beside_them() {
     sold_exactly(&reports, 40);
     assert!(reports[0]["oversold"].as_u64() > Some(0), "{}", reports[0]);
     assert!(reports[4]["left_out"].is_string(), "{}", reports[4]);
+}
+
+/// The strategies that lock in a store, on this one.
+async fn locks_are_kept_in(url: &str) {
+    let store = Store::new();
+    let mut command = sale(&store, &["--buyers", "60", "--stock", "20", "--instances", "2"]);
+    command.args(["--strategy", "plain-lock", "--strategy", "two-tier", "--strategy", "lockkeeper"]);
+    command.env("LOCKKEEPER_URL", url);
+    let reports = reports(&end_of(command).await);
+    assert!(reports[0]["left_out"].is_string(), "{}", reports[0]);
+    for report in &reports[1..] {
+        assert_eq!((&report["sold"], &report["unbooked"]), (&20.into(), &0.into()), "{url}: {report}");
+        assert!(report["lock_commands_per_order"].as_f64() > Some(0.0), "{url}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn the_locks_can_be_in_etcd() {
+    let server = Etcd::start(EtcdOptions::default()).await.unwrap();
+    locks_are_kept_in(&format!("etcd://{}", server.address())).await;
+}
+
+#[tokio::test]
+async fn the_locks_can_be_in_zookeeper() {
+    let server = ZooKeeper::start(ZooKeeperOptions::default()).await.unwrap();
+    locks_are_kept_in(&format!("zookeeper://{}", server.address())).await;
+}
+
+#[tokio::test]
+async fn the_locks_can_be_on_a_majority_of_redis_servers() {
+    let servers = Redis::masters(3).await.unwrap();
+    let hosts: Vec<_> = servers.iter().map(|it| it.address()).collect();
+    locks_are_kept_in(&format!("redlock://{}?restart_guard=off", hosts.join(","))).await;
 }
