@@ -4,13 +4,14 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use common::{Store, code, failed, lockkeeper, output, text};
+use common::{Store, code, failed, finish, lockkeeper, output, send, text, until};
 use lockkeeper_testkit::servers::{
     Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions, ZooKeeper,
     ZooKeeperOptions,
 };
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// `lockkeeper demo flash-sale --json ARG…` in a folder of its own.
@@ -111,11 +112,31 @@ fn a_named_file_keeps_the_books_and_is_left_as_it_was() {
     let args = ["--db", &db, "--buyers", "40", "--stock", "10", "--strategy", "optimistic"];
     let end = output(sale(&store, &args).env("LOCKKEEPER_URL", store.url()));
     assert_eq!(reports(&end)[0]["sold"], 10);
-    let tables: Vec<String> = {
-        let mut read = shop.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
-        read.query_map([], |it| it.get(0)).unwrap().map(Result::unwrap).collect()
-    };
-    assert_eq!(tables, ["product"]);
+    assert_eq!(tables(&shop), ["product"]);
+}
+
+fn tables(file: &rusqlite::Connection) -> Vec<String> {
+    let mut read = file.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
+    read.query_map([], |it| it.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn a_sale_that_is_called_off_leaves_nothing_behind() {
+    let store = Store::new();
+    let file = store.path("shop.db");
+    let shop = rusqlite::Connection::open(&file).unwrap();
+    shop.busy_timeout(common::HANG).unwrap();
+    let db = format!("sqlite:{}", file.display());
+    // Far more than could be sold before the signal comes.
+    let args = ["--db", &db, "--buyers", "200000", "--stock", "200000", "--strategy", "two-tier"];
+    let mut command = sale(&store, &args);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the books are made", || tables(&shop).len() == 2);
+    send(child.id(), Signal::INT);
+    let end = finish(child);
+    assert_eq!(code(&end), 130, "{end:?}");
+    assert!(text(&end.stderr).contains("called off"), "{end:?}");
+    assert_eq!(tables(&shop), Vec::<String>::new());
 }
 
 #[tokio::test]

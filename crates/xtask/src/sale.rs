@@ -16,6 +16,9 @@ const STOCK: u64 = 1000;
 const SIZE: &[&str] = &["--json", "--instances", "4", "--stock", "1000", "--buyers", "20000"];
 /// How often the two that are compared are run, in turns.
 const TURNS: usize = 3;
+const COMPARED: &[&str] = &["--strategy", "plain-lock", "--strategy", "lockkeeper"];
+/// Buyers at a time in each process, beside all.
+const CROWDS: &[&str] = &["25", "200", "1000"];
 /// How many times the plain lock's orders per second ours must be.
 const RATIO_MIN: f64 = 3.0;
 
@@ -24,24 +27,22 @@ type Rows = Vec<Value>;
 
 /// Build as for all benchmarks, run, print, write the page.
 pub(crate) fn run() -> Result<(), String> {
-    let packages = ["--package", "lockkeeper-cli", "--package", "lockkeeper-bench", "--bins"];
-    shell::step("build", "cargo", &[&["build", "--profile", "bench"], packages.as_slice()].concat())?;
+    let bins = ["--bin", "lockkeeper", "--bin", "lockkeeper-bench-sale"];
+    let packages = ["--package", "lockkeeper-cli", "--package", "lockkeeper-bench"];
+    let args = [&["build", "--profile", "bench"], packages.as_slice(), &bins].concat();
+    shell::step("build", "cargo", &args)?;
     let all = sell(PLOT, &[])?;
     let mut ratios = vec![ratio(&all)?];
     while ratios.len() < TURNS {
-        ratios.push(ratio(&sell(&scratch(), &["--strategy", "plain-lock", "--strategy", "lockkeeper"])?)?);
+        ratios.push(ratio(&sell(&scratch(), COMPARED)?)?);
     }
-    let few =
-        ["--at-once", "25", "--strategy", "plain-lock", "--strategy", "two-tier", "--strategy", "lockkeeper"];
-    let few = sell(&scratch(), &few)?;
     let promises = promises(&all, &ratios);
     let text = format!(
-        "4 processes, {STOCK} pieces, 20,000 buyers, all at once:\n\n{}\n{}\nThe same with 25 buyers at a time in \
-         each process, which is kind to those who ask again and again (ratio {:.1}):\n\n{}",
+        "4 processes, {STOCK} pieces, 20,000 buyers, all at once:\n\n{}\n{}\nThe same two with fewer buyers at a time in \
+         each process, while the others stand outside:\n\n{}",
         table(&all),
         promises.table,
-        ratio(&few)?,
-        table(&few),
+        crowds(&all)?,
     );
     shell::say(&text);
     write_page(&text)?;
@@ -72,6 +73,33 @@ fn number(row: &Value, name: &str) -> f64 {
 fn ratio(rows: &Rows) -> Result<f64, String> {
     let speed = |strategy| row(rows, strategy).map(|it| number(it, "orders_per_second"));
     Ok(speed("lockkeeper")? / speed("plain-lock")?)
+}
+
+/// How the comparison depends on how many ask at a time.
+fn crowds(all: &Rows) -> Result<String, String> {
+    let mut out = "| at a time in each process | `plain-lock` orders/s | its commands per order | `lockkeeper` orders/s | its \
+        commands per order | ratio |\n|---|---|---|---|---|---|\n"
+        .to_owned();
+    let mut add = |crowd: &str, rows: &Rows| -> Result<(), String> {
+        let (plain, ours) = (row(rows, "plain-lock")?, row(rows, "lockkeeper")?);
+        let speed = |it| number(it, "orders_per_second");
+        let commands = |it| number(it, "lock_commands_per_order");
+        let _ = writeln!(
+            out,
+            "| {crowd} | {:.0} | {:.1} | {:.0} | {:.2} | {:.1} |",
+            speed(plain),
+            commands(plain),
+            speed(ours),
+            commands(ours),
+            ratio(rows)?
+        );
+        Ok(())
+    };
+    for crowd in CROWDS {
+        add(crowd, &sell(&scratch(), &[&["--at-once", crowd], COMPARED].concat())?)?;
+    }
+    add("all 5,000", all)?;
+    Ok(out)
 }
 
 struct Promises {
