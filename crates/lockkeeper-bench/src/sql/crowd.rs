@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lockkeeper_core::Clock;
 
+use super::served::{Guards, Service};
 use crate::Outcome;
 use crate::measure::time;
 use crate::report::{Bound, Row};
@@ -36,16 +37,18 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Add to a number in a file, by many tasks.
+/// Add to a number in a file, by many tasks, and tell when each guard was had.
 async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error>> {
     let locker = lockkeeper::connect(url).await?;
+    let guards = Guards::begin();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
-            let (locker, number) = (locker.clone(), number.to_owned());
+            let (locker, number, guards) = (locker.clone(), number.to_owned(), guards.clone());
             tokio::spawn(async move {
                 for _ in 0..ROUNDS {
                     let guard = locker.lock("crowd").wait_at_most(Duration::from_mins(2)).await;
                     let Ok(guard) = guard else { return false };
+                    guards.had();
                     if add_one(&number).is_none() {
                         return false;
                     }
@@ -60,7 +63,7 @@ async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error>> {
             return Err("a task failed".into());
         }
     }
-    Ok(())
+    guards.print()
 }
 
 /// Read, add, write. In place: a file system takes its time to empty a file.
@@ -98,23 +101,9 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
     let number = folder.path().join("number");
     fs::write(&number, "0")?;
     let before = statements();
-    let mut failed: Option<Box<dyn Error>> = None;
-    let took = time(&mut || {
-        let run = || {
-            let path = number.to_string_lossy();
-            let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, &path])).collect();
-            for mut worker in workers? {
-                if !worker.wait()?.success() {
-                    return Err("a worker failed".into());
-                }
-            }
-            Ok(())
-        };
-        failed = run().err();
-    });
-    if let Some(error) = failed {
-        return Err(error);
-    }
+    let mut outcome = Err("nobody worked".into());
+    let took = time(&mut || outcome = crowd(url, &number.to_string_lossy()));
+    let service = outcome?;
     let used = statements().saturating_sub(before);
     let (sum, guards) = (fs::read_to_string(&number)?.trim().parse::<u32>()?, PROCESSES * TASKS * ROUNDS);
     let each = f64::from(used) / f64::from(guards);
@@ -135,7 +124,22 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
             bound: Bound::AtMost(per_guard),
             note: String::new(),
         },
+        service.row("the same: how evenly the processes are served while all run (Jain index, 1 = even)"),
     ])
+}
+
+/// All workers at once, until the last is done.
+fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error>> {
+    let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, number])).collect();
+    let mut service = Service::default();
+    for worker in workers? {
+        let out = worker.wait_with_output()?;
+        if !out.status.success() {
+            return Err("a worker failed".into());
+        }
+        service.add(&String::from_utf8(out.stdout)?)?;
+    }
+    Ok(service)
 }
 
 /// Waiters that are called cost no statements while somebody else holds.

@@ -50,12 +50,17 @@ impl Trouble {
         match (self, self.code()) {
             // Deadlock, lock wait time-out, certification conflict, table changed, duplicate key.
             (_, Some(1213 | 1205 | 1020 | 1412 | 1062)) => Cure::Again,
-            // Shutdown, killed, broken packets, idle too long.
-            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1927 | 4031)) => Cure::Reconnect,
+            // Shutdown, killed, broken packets, idle too long, a prepared statement that the session does not know.
+            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1243 | 1927 | 4031)) => Cure::Reconnect,
             (_, Some(1146 | 1305)) => Cure::Recreate,
             (Trouble::Sql(error), None) if error.is_fatal() => Cure::Reconnect,
             _ => Cure::None,
         }
+    }
+
+    /// Whether the server, or a proxy before it, has no room for a prepared statement or knows none.
+    pub(crate) fn is_unprepared(&self) -> bool {
+        matches!(self.code(), Some(1243 | 1295 | 1461))
     }
 
     /// Whether the connection may still be used.

@@ -4,6 +4,7 @@
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
 mod admin;
+mod alone;
 mod cleaner;
 mod connection;
 mod doctor;
