@@ -23,6 +23,8 @@ mod pace;
 mod retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod rowlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod tls;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -31,5 +33,7 @@ pub mod postgres;
 
 #[cfg(feature = "mysql")]
 pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use tls::Tls;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions, PostgresPlace};

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -40,6 +40,9 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
 /// Add to a number in a file, by many tasks, and tell when each guard was had.
 async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error>> {
     let locker = lockkeeper::connect(url).await?;
+    // All begin at once, whoever connects first.
+    writeln!(std::io::stdout(), "ready")?;
+    tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await?;
     let guards = Guards::begin();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -131,13 +134,24 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
 /// All workers at once, until the last is done.
 fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error>> {
     let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, number])).collect();
+    let mut workers = workers?;
+    let mut outputs = Vec::new();
+    for worker in &mut workers {
+        let mut output = BufReader::new(worker.stdout.take().ok_or("a worker has no output")?);
+        output.read_line(&mut String::new())?;
+        outputs.push(output);
+    }
+    for worker in &mut workers {
+        drop(worker.stdin.take());
+    }
     let mut service = Service::default();
-    for worker in workers? {
-        let out = worker.wait_with_output()?;
-        if !out.status.success() {
+    for (mut worker, mut output) in workers.into_iter().zip(outputs) {
+        let mut told = String::new();
+        output.read_to_string(&mut told)?;
+        if !worker.wait()?.success() {
             return Err("a worker failed".into());
         }
-        service.add(&String::from_utf8(out.stdout)?)?;
+        service.add(&told)?;
     }
     Ok(service)
 }

@@ -6,7 +6,7 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::Store;
-use crate::finding::finding;
+use crate::finding::{encryption, finding};
 
 const DOING: &str = "examining the server";
 
@@ -27,6 +27,11 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     findings.extend(replication(get));
     findings.extend(galera(get));
     findings.extend(sessions(get));
+    let status = store.links.ask(DOING, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").await?;
+    let cipher: Option<String> = status.into_iter().flatten().find_map(|it| it.get_opt(1)?.ok());
+    let options = &store.links.options;
+    let hosts = [options.opts.ip_or_hostname()];
+    findings.push(encryption(options.is_encrypted(), cipher.as_deref().unwrap_or("unknown"), &hosts));
     Ok(findings)
 }
 

@@ -84,7 +84,7 @@ impl Trouble {
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Sql(error) => {
-                let (kind, advice) = advice(code);
+                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(code));
                 let said = match &error {
                     mysql_async::Error::Server(it) => format!("{} (error {})", it.message, it.code),
                     other => other.to_string(),
@@ -96,6 +96,18 @@ impl Trouble {
     }
 }
 
+/// The same for what concerns encryption: the server or the URL must change.
+fn tls_advice(error: &mysql_async::Error) -> Option<(FaultKind, &'static str)> {
+    use mysql_async::DriverError::NoClientSslFlagFromServer;
+    let advice = match error {
+        mysql_async::Error::Driver(NoClientSslFlagFromServer) => {
+            Some("the server does not offer TLS; set its ssl_cert and ssl_key, or write `tls=off`")
+        }
+        other => crate::tls::advice(other),
+    };
+    advice.map(|it| (FaultKind::Permanent, it))
+}
+
 /// Whether trying again can help, and what to do.
 fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
     use FaultKind::{Permanent, Transient};
@@ -103,6 +115,7 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
         return (Transient, "the server cannot be reached or the connection broke");
     };
     match code {
+        3159 => (Permanent, "the server lets nobody in without TLS; add `tls=on`"),
         1045 | 1698 | 1251 => {
             (Permanent, "the server does not accept this user and password; correct the URL")
         }
