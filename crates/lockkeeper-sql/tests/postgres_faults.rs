@@ -159,6 +159,64 @@ async fn a_hundred_locks_are_renewed_by_few_statements() {
     assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
 }
 
+/// A full disk, or one that has space again, for all sessions.
+async fn limit_files(site: &OnPostgres, bytes: Option<u64>) {
+    site.0.limit_files(bytes).await.unwrap();
+    site.kill_connections().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_in_time_and_passes() {
+    let site = OnPostgres::start(&[("autovacuum", "off")]).await;
+    let store = site.open(site.port()).await;
+    let builder = || Locker::builder(store.clone()).outage_max(Duration::from_millis(500));
+    let (short, long) = (builder().ttl(Duration::from_secs(3)).build(), builder().build());
+    // Fill the table until it is larger than a segment of the log, which must not hit the limit.
+    let fill = |rows: u32, bytes: u32| {
+        format!(
+            "INSERT INTO lockkeeper.lockkeeper_claim SELECT sha256('filler'), nextval('filler'), '', false, 0, \
+             9000000000000000000, 0, 1, 1, repeat('x', {bytes}), 0, NULL, NULL, NULL FROM generate_series(1, {rows})"
+        )
+    };
+    site.sql(
+        "CREATE SEQUENCE filler; ALTER TABLE lockkeeper.lockkeeper_claim SET (fillfactor = 100), \
+         ALTER COLUMN host SET STORAGE PLAIN",
+    )
+    .await;
+    site.sql(&fill(10_000, 1900)).await;
+    let (brief, kept) = (short.lock("brief").await.unwrap(), long.lock("kept").ttl(Duration::from_mins(5)));
+    let kept = kept.await.unwrap();
+    let size: u64 = site.sql("SELECT pg_relation_size('lockkeeper.lockkeeper_claim')").await.parse().unwrap();
+    assert!(17 << 20 < size, "{size}");
+    // Not a whole page more: the server's write falls short, as it does on a full disk.
+    limit_files(&site, Some(size + 100)).await;
+    for bytes in [1900, 500, 100, 1] {
+        while site.0.sql(&fill(1, bytes)).await.is_ok() {}
+    }
+    let error = faults::within(async { long.lock("new").await.unwrap_err() }).await;
+    assert!(error.is_transient() && error.to_string().contains("disk is full"), "{error}");
+    // Whoever cannot be renewed is told before anybody else could have the lock; whoever has time keeps it.
+    // A renewal writes over its last but one, whose place must be taken first, by one who has read the page.
+    let taking = format!("SELECT count(*) FROM lockkeeper.lockkeeper_claim; {}", fill(1, 1));
+    let squeeze = async {
+        loop {
+            drop(site.0.sql(&taking).await);
+        }
+    };
+    faults::within(async { tokio::select!(_ = brief.lost() => {}, () = squeeze => {}) }).await;
+    assert!(!brief.is_valid());
+    kept.check().unwrap();
+    let info = store.show(&Key::new("kept").unwrap()).await.unwrap().unwrap();
+    assert_eq!(info.holders[0].fence, Some(kept.fence()));
+
+    limit_files(&site, None).await;
+    let again = faults::within(async { short.lock("brief").await.unwrap() }).await;
+    assert!(brief.fence() < again.fence());
+    again.release().await.unwrap();
+    kept.release().await.unwrap();
+    long.lock("new").await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_killed_holder_is_replaced() {
     let test = "a_killed_holder_is_replaced";

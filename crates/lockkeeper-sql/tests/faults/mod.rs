@@ -41,7 +41,8 @@ fn locker(store: impl Backend) -> Locker {
     Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
 }
 
-async fn within<T>(work: impl Future<Output = T>) -> T {
+/// The outcome of what must not hang.
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::select! {
         out = work => out,
         () = Clock::boot().sleep(PATIENCE) => panic!("this hangs"),

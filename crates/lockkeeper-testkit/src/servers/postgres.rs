@@ -180,6 +180,22 @@ impl Postgres {
         self.tls.as_ref()
     }
 
+    /// Let no file of the server grow beyond this many bytes, as on a full disk; `None` gives the space back.
+    /// Sessions inherit the limit when they begin. A segment of the log has 16 MiB and must not hit it.
+    ///
+    /// # Cancel safety
+    /// If dropped the limit may or may not be set.
+    ///
+    /// # Errors
+    /// If the server does not run or `prlimit` is not installed.
+    pub async fn limit_files(&self, bytes: Option<u64>) -> Result<(), KitError> {
+        let pid = self.pid().ok_or_else(|| KitError::new("the server does not run"))?;
+        let bytes = bytes.map_or_else(|| "unlimited".to_owned(), |it| it.to_string());
+        // As the server's own user: that needs no rights at all, not even root's. Only the soft limit.
+        let limit = Launch::new("prlimit", "util-linux", self.folder()).user(USER);
+        limit.args([format!("--pid={pid}"), format!("--fsize={bytes}:")]).run(SQL_MAX).await
+    }
+
     /// Run statements as superuser and return what they print, a line per row with `|` between columns.
     ///
     /// # Cancel safety
