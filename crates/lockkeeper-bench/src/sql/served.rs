@@ -3,20 +3,25 @@
 use std::error::Error;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use lockkeeper_core::Clock;
+use lockkeeper_core::{Clock, Moment};
 
 use crate::report::{Bound, Row};
 
 /// When one process had its guards, in nanoseconds of the boot clock. Begins with when it began.
 #[derive(Clone)]
-pub(crate) struct Guards(Clock, Arc<Mutex<Vec<u64>>>);
+pub(crate) struct Guards(Clock, Arc<Mutex<Vec<u64>>>, Moment);
 
 impl Guards {
     pub(crate) fn begin() -> Self {
         let clock = Clock::boot();
-        let begun = clock.now().as_nanos();
-        Guards(clock, Arc::new(Mutex::new(vec![begun])))
+        let begun = clock.now();
+        Guards(clock, Arc::new(Mutex::new(vec![begun.as_nanos()])), begun)
+    }
+
+    pub(crate) fn since_begun(&self) -> Duration {
+        self.0.now() - self.2
     }
 
     pub(crate) fn had(&self) {
@@ -43,6 +48,11 @@ impl Service {
         let times: Result<Vec<u64>, _> = told.lines().map(str::parse).collect();
         self.0.push(times?);
         Ok(())
+    }
+
+    /// The guards of all processes together.
+    pub(crate) fn guards(&self) -> u32 {
+        self.0.iter().map(|it| u32::try_from(it.len().saturating_sub(1)).unwrap_or(u32::MAX)).sum()
     }
 
     /// The guards of each process from when the last had begun until the first was done.

@@ -8,10 +8,8 @@ use std::time::Duration;
 use super::place::{MysqlPlace, NOW, RECHECK_MIN, bytes};
 use crate::name::span;
 
-/// A holder looks whether somebody wants the lock: soon at first, when its process may be handing the lock on from
-/// task to task, then ever less often. Its renewals tell it, too.
-const HOLDING_MIN: Duration = Duration::from_millis(5);
-const HOLDING_MAX: Duration = Duration::from_millis(100);
+/// A holder is in no hurry to hear that somebody wants the lock: its renewals tell it, too.
+const PAUSE_HOLDING: Duration = Duration::from_millis(100);
 
 impl MysqlPlace {
     /// Pause and look until asking is worthwhile.
@@ -21,18 +19,18 @@ impl MysqlPlace {
             // There is nothing left to hear but that it is lost, which the renewals tell.
             return std::future::pending().await;
         }
-        let mut pause = if self.waiting { self.pace.last() } else { HOLDING_MIN };
+        let mut pause = if self.waiting { self.pace.last() } else { PAUSE_HOLDING };
         loop {
             clock.sleep(pause).await;
-            match self.look(pause).await {
+            match self.look().await {
                 None => return,
-                Some(next) => pause = next,
+                Some(longer) => pause = longer,
             }
         }
     }
 
-    /// Look at the line after a pause: how long to pause next if nothing has changed.
-    async fn look(&mut self, paused: Duration) -> Option<Duration> {
+    /// Look at the line: how long to pause if nothing has changed.
+    async fn look(&mut self) -> Option<Duration> {
         let most = self.claim.ttl / 3;
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
         let sql = format!(
@@ -54,9 +52,7 @@ impl MysqlPlace {
                 let pause = self.pace.pause(self.store.links.clock.now(), *waiting_before, most);
                 Some(pause.min(span(*expiry)).max(RECHECK_MIN))
             }
-            (false, 1) if *waiting_behind == 0 => {
-                Some((paused * 2).min(HOLDING_MAX.max(self.claim.ttl / 10)))
-            },
+            (false, 1) if *waiting_behind == 0 => Some(PAUSE_HOLDING.max(self.claim.ttl / 10)),
             _ => None,
         }
     }
