@@ -112,6 +112,48 @@ async fn a_full_disk_is_told_and_nothing_held_is_lost() {
     assert_eq!(info.holders[0].fence, Some(guard.fence()));
 }
 
+/// The tables of version 1, with one lock held for long.
+const VERSION_1: &str = "
+    CREATE TABLE lockkeeper_lock (`lock` BINARY(32) NOT NULL PRIMARY KEY,
+        name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, counter BIGINT NOT NULL);
+    CREATE TABLE lockkeeper_claim (`lock` BINARY(32) NOT NULL, slot BIGINT NOT NULL, seq BIGINT NOT NULL,
+        id BINARY(16) NOT NULL, held BOOLEAN NOT NULL, counter BIGINT NOT NULL, expires BIGINT NOT NULL,
+        since BIGINT NOT NULL, ttl BIGINT NOT NULL, weight BIGINT NOT NULL, capacity BIGINT NOT NULL,
+        host VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, pid BIGINT NOT NULL,
+        owner VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+        note VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, PRIMARY KEY (`lock`, slot));
+    CREATE TABLE lockkeeper_store (one INT NOT NULL PRIMARY KEY, version INT NOT NULL, cleaned BIGINT NOT NULL);
+    INSERT INTO lockkeeper_store VALUES (1, 1, 0);
+    CREATE PROCEDURE lockkeeper_turn_1() SELECT 1;
+    INSERT INTO lockkeeper_lock VALUES (UNHEX(SHA2('old', 256)), 'old', 9999999999999);
+    INSERT INTO lockkeeper_claim VALUES (UNHEX(SHA2('old', 256)), 0, 7, 'sixteen bytes id', TRUE, 9999999999999,
+        9000000000000000000, 0, 1, 1, 1, 'host', 1, NULL, NULL)";
+
+#[tokio::test]
+async fn tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held() {
+    let site = OnMariaDb::start(&[]).await;
+    site.sql(VERSION_1).await;
+    let (one, other) = tokio::join!(site.open(site.port()), site.open(site.port()));
+    let locker = Locker::new(other);
+    assert!(locker.try_lock("old").await.unwrap().is_none(), "the holder was forgotten");
+    let broken = one.break_lock(&Key::new("old").unwrap()).await.unwrap();
+    let fence = locker.lock("old").await.unwrap().fence();
+    assert!(broken[0].fence < Some(fence), "{broken:?} {fence}");
+    locker.lock("new").await.unwrap().release().await.unwrap();
+    // A program of version 1 finds no procedure, and cannot make its own again.
+    assert!(site.try_sql("CALL lockkeeper_turn_1()").await.is_err());
+    assert!(site.try_sql("INSERT IGNORE INTO lockkeeper_store VALUES (1, 1, 0)").await.is_err());
+    // Running the DDL by hand changes nothing.
+    site.sql(&lockkeeper_sql::mysql::ddl()).await;
+    locker.lock("new").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_room_for_prepared_statements_the_procedures_do_all() {
+    let site = OnMariaDb::start(&[("max-prepared-stmt-count", "0")]).await;
+    faults::exact_count(&site, site.port()).await;
+}
+
 #[tokio::test]
 async fn clients_in_different_time_zones_agree() {
     let site = OnMariaDb::start(&[]).await;

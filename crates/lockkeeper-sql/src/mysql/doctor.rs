@@ -115,3 +115,26 @@ fn sessions<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_is_a_danger_and_a_single_server_is_none() {
+        let found = galera(|name| if name == "wsrep_on" { "ON" } else { "" }).unwrap();
+        assert_eq!(found.severity, Severity::Danger);
+        assert!(galera(|_| "OFF").is_none() && galera(|_| "").is_none());
+    }
+
+    #[test]
+    fn a_binary_log_by_statement_is_a_danger() {
+        let settings = |name: &str| match name {
+            "log_bin" => "ON",
+            "binlog_format" => "STATEMENT",
+            _ => "",
+        };
+        let severities: Vec<_> = replication(settings).iter().map(|it| it.severity).collect();
+        assert_eq!(severities, [Severity::Warning, Severity::Danger]);
+    }
+}
