@@ -14,7 +14,8 @@ pub(crate) fn finding(
 
 /// Who can read and change what we say to the server. `cipher` is what the server says about our connection.
 pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding {
-    let local = |it: &&str| *it == "localhost" || *it == "::1" || it.starts_with("127.") || it.starts_with('/');
+    let local =
+        |it: &&str| *it == "localhost" || *it == "::1" || it.starts_with("127.") || it.starts_with('/');
     if chosen {
         let what = format!("the connection is encrypted ({cipher}) and the server's certificate was checked");
         return finding(Severity::Fine, what, "nobody on the network between can listen", "nothing to do");
@@ -25,7 +26,12 @@ pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding 
         return finding(Severity::Fine, what, consequence, "nothing to do");
     }
     let consequence = "whoever sees the network sees the password and can release any lock";
-    finding(Severity::Warning, what, consequence, "add `tls=on` to the URL, and `ca=FILE` if the authority is your own")
+    finding(
+        Severity::Warning,
+        what,
+        consequence,
+        "add `tls=on` to the URL, and `ca=FILE` if the authority is your own",
+    )
 }
 
 #[cfg(test)]

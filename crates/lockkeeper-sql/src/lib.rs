@@ -33,7 +33,7 @@ pub mod postgres;
 
 #[cfg(feature = "mysql")]
 pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use tls::Tls;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions, PostgresPlace};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use tls::Tls;

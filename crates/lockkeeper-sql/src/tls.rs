@@ -98,10 +98,14 @@ mod with {
     use std::error::Error as StdError;
     use std::fmt::Display;
 
+    use rustls::CertificateError;
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
 
     use super::{Error, Tls};
+
+    /// A certificate and its key, as they stand in their files.
+    pub(crate) type Identity = (Vec<u8>, Vec<u8>);
 
     impl Tls {
         /// The authorities that are trusted.
@@ -125,8 +129,8 @@ mod with {
             Ok(found)
         }
 
-        /// Our own certificate and its key, as they stand in the files.
-        pub(crate) fn identity(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+        /// Who we are, if somebody asks.
+        pub(crate) fn identity(&self) -> Result<Option<Identity>, Error> {
             match (&self.cert, &self.key) {
                 (Some(cert), Some(key)) => Ok(Some((read(cert)?, read(key)?))),
                 (None, None) => Ok(None),
@@ -159,10 +163,9 @@ mod with {
             let inner = inner.map(|it| it as &(dyn StdError + 'static));
             if let Some(said) = inner.unwrap_or(it).downcast_ref::<rustls::Error>() {
                 return Some(match said {
-                    rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForName)
-                    | rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForNameContext {
-                        ..
-                    }) => "the server's certificate is for another host; use the name that stands in it",
+                    rustls::Error::InvalidCertificate(
+                        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+                    ) => "the server's certificate is for another host; use the name that stands in it",
                     rustls::Error::InvalidCertificate(_) => {
                         "the server's certificate is not trusted; name the authority that signed it by `ca=FILE`"
                     }

@@ -70,8 +70,7 @@ impl Site for OnPostgres {
         ("default_transaction_isolation", ["repeatable read", "serializable"]);
     const DROP_TABLES: &'static str = "DROP SCHEMA lockkeeper CASCADE";
     const SCHEMA: &'static str = "lockkeeper.";
-    const KILL_CONNECTIONS: &'static str =
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+    const KILL_CONNECTIONS: &'static str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
          AND backend_type = 'client backend'";
 }
 

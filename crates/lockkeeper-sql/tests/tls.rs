@@ -102,14 +102,17 @@ async fn a_mariadb_without_tls_is_told_apart() {
 
 #[tokio::test]
 async fn a_lock_is_had_over_tls_on_postgres() {
-    let options = servers::PostgresOptions::default().tls().password("p@ss").set("listen_addresses", ADDRESSES);
+    let options =
+        servers::PostgresOptions::default().tls().password("p@ss").set("listen_addresses", ADDRESSES);
     let server = servers::Postgres::start(options).await.unwrap();
     let (url, tls) = (server.url(), server.tls().unwrap());
     let good = format!("{url}?tls=on&ca={}", tls.ca.display());
     works_encrypted(postgres(&good).await.unwrap(), postgres(&good).await.unwrap()).await;
     // Messages travel encrypted as well: nobody looks for the lock, and a waiter is called all the same.
-    let full = server.sql("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
-                           WHERE application_name = 'lockkeeper' AND NOT ssl");
+    let full = server.sql(
+        "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                           WHERE application_name = 'lockkeeper' AND NOT ssl",
+    );
     assert_eq!(full.await.unwrap().trim(), "0");
     refuses(&url, tls, postgres).await;
 }

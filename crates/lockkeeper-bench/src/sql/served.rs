@@ -55,12 +55,18 @@ impl Service {
         self.0.iter().map(|it| u32::try_from(it.len().saturating_sub(1)).unwrap_or(u32::MAX)).sum()
     }
 
-    /// The guards of each process from when the last had begun until the first was done.
+    /// When the last process had its first guard. Until then the first may hand its lock on as it likes: it does
+    /// not know yet that others have come.
+    fn all_served(&self) -> u64 {
+        self.0.iter().map(|it| it.get(1).copied().unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX)
+    }
+
+    /// The guards of each process from then until the first was done.
     fn counts(&self) -> Vec<f64> {
-        let all_begun = self.0.iter().filter_map(|it| it.first()).max().copied().unwrap_or(0);
+        let all_served = self.all_served();
         let first_done = self.0.iter().filter_map(|it| it.last()).min().copied().unwrap_or(0);
         let within = |times: &Vec<u64>| {
-            let count = times.iter().filter(|it| all_begun < **it && **it <= first_done).count();
+            let count = times.iter().skip(1).filter(|it| all_served <= **it && **it <= first_done).count();
             f64::from(u32::try_from(count).unwrap_or(u32::MAX))
         };
         self.0.iter().map(within).collect()
@@ -74,13 +80,18 @@ impl Service {
         let processes = f64::from(u32::try_from(counts.len()).unwrap_or(u32::MAX));
         let jain = if everybody { sum * sum / (processes * squares) } else { 0.0 };
         let each: Vec<String> = counts.iter().map(|it| format!("{it:.0}")).collect();
+        let begun = self.0.iter().filter_map(|it| it.first()).min().copied().unwrap_or(0);
+        let first = Duration::from_nanos(self.all_served().saturating_sub(begun));
         Row {
             what,
             ours: format!("{jain:.3}"),
             theirs: "1".to_owned(),
             ratio: jain,
             bound: Bound::AtLeast(0.9),
-            note: format!("guards per process: {}", each.join(", ")),
+            note: format!(
+                "guards per process: {}; the last had its first after {first:.0?}",
+                each.join(", ")
+            ),
         }
     }
 }

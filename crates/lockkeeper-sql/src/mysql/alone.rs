@@ -74,7 +74,12 @@ impl Store {
     }
 
     /// Give the lock back if we hold it without company. `false` means that others must be looked after.
-    pub(super) async fn give_back(&self, doing: &'static str, lock: &NameHash, claim: &Claim) -> Result<bool> {
+    pub(super) async fn give_back(
+        &self,
+        doing: &'static str,
+        lock: &NameHash,
+        claim: &Claim,
+    ) -> Result<bool> {
         let params = vec![lock.as_slice().into(), claim.id.as_bytes().as_slice().into()];
         Ok(self.links.run(doing, GIVE_BACK, params).await?.changed != 0)
     }

@@ -116,9 +116,10 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
     };
     match code {
         3159 => (Permanent, "the server lets nobody in without TLS; add `tls=on`"),
-        1045 | 1698 | 1251 => {
-            (Permanent, "the server does not accept this user and password, or not without TLS; correct the URL or add `tls=on`")
-        }
+        1045 | 1698 | 1251 => (
+            Permanent,
+            "the server does not accept this user and password, or not without TLS; correct the URL or add `tls=on`",
+        ),
         1049 => (Permanent, "there is no such database; create it or correct the URL"),
         1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419 => {
             (Permanent, "this user may not do that; grant it the rights in docs/backends/mysql.md")

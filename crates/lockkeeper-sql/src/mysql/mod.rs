@@ -63,7 +63,8 @@ impl Mysql {
     pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store = Arc::new(Store { links: Links::new(options.secured()?, runtime), batch: Batch::default() });
+        let store =
+            Arc::new(Store { links: Links::new(options.secured()?, runtime), batch: Batch::default() });
         store.links.prepare("preparing the tables").await?;
         cleaner::start(&store);
         Ok(Mysql(store))

@@ -62,9 +62,11 @@ impl MysqlOptions {
         };
         let (mut common, mut tls) = (Common::default(), Words::default());
         let rest = split_query(&format!("mysql://{rest}"), |key, value| match key {
-            "require_ssl" | "verify_ca" | "verify_identity" | "built_in_roots" => Err(Error::invalid(format!(
-                "`{key}` is not used here; write `tls=on`, which always checks the server's certificate"
-            ))),
+            "require_ssl" | "verify_ca" | "verify_identity" | "built_in_roots" => {
+                Err(Error::invalid(format!(
+                    "`{key}` is not used here; write `tls=on`, which always checks the server's certificate"
+                )))
+            }
             _ => Ok(tls.set(key, value)? || common.set(key, value)?),
         })?;
         // The driver's error may quote what it could not read; a password is not for logs.

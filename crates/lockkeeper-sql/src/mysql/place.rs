@@ -22,6 +22,17 @@ const LEAVING: &str = "giving the lock back";
 /// The server's clock in microseconds.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// Where the store knows us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nowhere: we have not asked yet.
+    Nowhere,
+    /// We took the lock when it was free, and stand in its row unless somebody has come since.
+    Alone,
+    /// In the line, or nobody can tell.
+    InLine,
+}
+
 /// A claim's place in a line of [`Mysql`](super::Mysql).
 #[derive(Debug)]
 pub struct MysqlPlace {
@@ -32,10 +43,7 @@ pub struct MysqlPlace {
     pub(super) waiting: bool,
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
-    /// We asked already, so that others may be there because of us.
-    asked: bool,
-    /// We took the lock when it was free, and know of nobody who has come since.
-    alone: bool,
+    standing: Standing,
     pub(super) pace: Pace,
 }
 
@@ -47,8 +55,7 @@ impl MysqlPlace {
             claim: Arc::new(claim),
             waiting: false,
             knows_wanted: false,
-            asked: false,
-            alone: false,
+            standing: Standing::Nowhere,
             pace: Pace::new(),
         }
     }
@@ -97,13 +104,13 @@ impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let links = &self.store.links;
         links.note_ttl(self.claim.ttl);
-        if !std::mem::replace(&mut self.asked, true)
+        // Whatever comes of it, from now on others may be there because of us.
+        if std::mem::replace(&mut self.standing, Standing::InLine) == Standing::Nowhere
             && let Some(counter) = self.store.take_free(TAKING, &self.lock, &self.claim).await?
         {
-            self.alone = true;
+            self.standing = Standing::Alone;
             return Ok(Turn::Held(Grant { counter, valid_for: self.claim.ttl, wanted: false }));
         }
-        self.alone = false;
         let answer = links.numbers(TAKING, &self.turn_sql()).await?;
         let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
             return Err(Fault::permanent(NAME, TAKING, "the answer has another form than expected"));
@@ -137,7 +144,8 @@ impl Place for MysqlPlace {
     }
 
     async fn leave(&mut self) -> Result<()> {
-        let alone = std::mem::replace(&mut self.alone, false) && !self.knows_wanted;
+        let standing = std::mem::replace(&mut self.standing, Standing::InLine);
+        let alone = standing == Standing::Alone && !self.knows_wanted;
         if !(alone && self.store.give_back(LEAVING, &self.lock, &self.claim).await?) {
             let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
             let sql = format!("CALL lockkeeper_leave_2({lock}, {id})");

@@ -56,7 +56,13 @@ impl PostgresOptions {
         }
         let tls = (config.get_ssl_mode() == SslMode::Require).then(Tls::default);
         config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
-        PostgresOptions { config, schema: "lockkeeper".to_owned(), listen: true, common: Common::default(), tls }
+        PostgresOptions {
+            config,
+            schema: "lockkeeper".to_owned(),
+            listen: true,
+            common: Common::default(),
+            tls,
+        }
     }
 
     /// Read a URL: `postgres://user:password@host:port/database?key=value&key=value`.

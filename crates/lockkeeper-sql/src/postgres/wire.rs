@@ -133,11 +133,7 @@ mod secure {
     }
 
     impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            buf: &[u8],
-        ) -> Poll<io::Result<usize>> {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
             Pin::new(&mut self.0).poll_write(cx, buf)
         }
 
