@@ -29,7 +29,7 @@ const IDLE_FOR: Duration = Duration::from_secs(20);
 const IDLE_TTL: Duration = Duration::from_secs(30);
 
 /// What a worker does: `add URL FILE`, or `wait URL`.
-pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args {
         [how, url, number] if how == "add" => runtime.block_on(add(url, number)),
@@ -39,7 +39,7 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Add to a number in a file, by many tasks, and tell when each guard was had.
-async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error>> {
+async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let locker = lockkeeper::connect(url).await?;
     // All begin at once, whoever connects first.
     writeln!(std::io::stdout(), "ready")?;
@@ -78,7 +78,7 @@ fn add_one(number: &str) -> Option<()> {
 }
 
 /// Stand in line by many tasks, for as long as our parent lives.
-async fn wait(url: &str) -> Result<(), Box<dyn Error>> {
+async fn wait(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let locker = lockkeeper::connect(url).await?;
     for _ in 0..IDLE_TASKS {
         let locker = locker.clone();
@@ -93,7 +93,7 @@ async fn wait(url: &str) -> Result<(), Box<dyn Error>> {
     std::process::exit(0);
 }
 
-fn start(args: &[&str]) -> Result<Child, Box<dyn Error>> {
+fn start(args: &[&str]) -> Result<Child, Box<dyn Error + Send + Sync>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
     Ok(command.spawn()?)
@@ -133,7 +133,7 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
 }
 
 /// All workers at once, until the last is done.
-fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error>> {
+fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error + Send + Sync>> {
     let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, number])).collect();
     let mut workers = workers?;
     let mut outputs = Vec::new();
@@ -158,7 +158,7 @@ fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error>> {
 }
 
 /// Waiters that are called cost no statements while somebody else holds.
-pub(crate) fn idle(url: &str, statements: impl Fn() -> u32) -> Result<Row, Box<dyn Error>> {
+pub(crate) fn idle(url: &str, statements: impl Fn() -> u32) -> Result<Row, Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let locker = runtime.block_on(lockkeeper::connect(url))?;
     let guard = runtime.block_on(async { locker.lock("idle").await })?;

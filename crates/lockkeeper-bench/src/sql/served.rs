@@ -30,7 +30,7 @@ impl Guards {
     }
 
     /// Tell them to the parent process.
-    pub(crate) fn print(&self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn print(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let times = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = times.iter().map(u64::to_string).collect();
         writeln!(std::io::stdout(), "{}", lines.join("\n"))?;
@@ -44,7 +44,7 @@ pub(crate) struct Service(Vec<Vec<u64>>);
 
 impl Service {
     /// One more process.
-    pub(crate) fn add(&mut self, told: &str) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn add(&mut self, told: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         let times: Result<Vec<u64>, _> = told.lines().map(str::parse).collect();
         self.0.push(times?);
         Ok(())
