@@ -63,7 +63,7 @@ pub(crate) fn run() -> Outcome {
     ])
 }
 
-fn compete(database: &Path, number: &Path) -> Result<Vec<Round>, Box<dyn Error>> {
+fn compete(database: &Path, number: &Path) -> Result<Vec<Round>, Box<dyn Error + Send + Sync>> {
     let program = std::env::current_exe()?;
     let mut workers = Vec::new();
     for _ in 0..PROCESSES {
@@ -79,7 +79,9 @@ fn compete(database: &Path, number: &Path) -> Result<Vec<Round>, Box<dyn Error>>
         }
         for line in String::from_utf8(out.stdout)?.lines() {
             let mut words = line.split(' ').map(str::parse);
-            let mut next = || words.next().ok_or("a worker's line is short")?.map_err(Box::<dyn Error>::from);
+            let mut next = || {
+                words.next().ok_or("a worker's line is short")?.map_err(Box::<dyn Error + Send + Sync>::from)
+            };
             rounds.push(Round { process, asked: next()?, had: next()?, gave: next()? });
         }
     }
@@ -88,7 +90,7 @@ fn compete(database: &Path, number: &Path) -> Result<Vec<Round>, Box<dyn Error>>
 }
 
 /// What a worker does: `URL FILE`.
-pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
     let [url, number] = args else { return Err("usage: add-to-file URL FILE".into()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let clock = Clock::boot();
@@ -105,7 +107,7 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
             guard.release().await?;
             writeln!(lines, "{} {} {}", nanos(asked), nanos(had), nanos(clock.now()))?;
         }
-        Ok::<_, Box<dyn Error>>(())
+        Ok::<_, Box<dyn Error + Send + Sync>>(())
     })?;
     std::io::Write::write_all(&mut std::io::stdout().lock(), lines.as_bytes())?;
     Ok(())

@@ -36,6 +36,24 @@ impl Row {
         }
     }
 
+    /// Two rates, of which ours must be larger by a factor.
+    pub(crate) fn of_rates(what: &'static str, (ours, theirs): (f64, f64), at_least: f64) -> Self {
+        Row {
+            what,
+            ours: format!("{ours:.0}/s"),
+            theirs: format!("{theirs:.0}/s"),
+            ratio: ours / theirs,
+            bound: Bound::AtLeast(at_least),
+            note: String::new(),
+        }
+    }
+
+    /// A number that is a ratio by itself.
+    pub(crate) fn of_number(what: &'static str, number: f64, bound: Bound) -> Self {
+        let (ours, theirs, note) = (format!("{number:.3}"), String::new(), String::new());
+        Row { what, ours, theirs, ratio: number, bound, note }
+    }
+
     pub(crate) fn within(&self) -> bool {
         match self.bound {
             Bound::AtMost(it) => self.ratio <= it,
@@ -49,8 +67,10 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "bench: {text}");
 }
 
-pub(crate) fn print(rows: &[Row]) {
+/// One table under its heading, at once, so that a long run shows what it has.
+pub(crate) fn print(title: &str, rows: &[Row]) {
     let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "\n## {title}\n");
     let _ = writeln!(out, "| what | ours | beside it | ratio | must be | kept | note |");
     let _ = writeln!(out, "|---|---|---|---|---|---|---|");
     for row in rows {

@@ -52,7 +52,7 @@ pub(crate) fn mysql() -> Outcome {
 fn alone(runtime: &Runtime, url: &str, bare: &impl Bare) -> Outcome {
     let locker = runtime.block_on(lockkeeper::connect(url))?;
     runtime.block_on(cycles(&locker, 10))?;
-    let mut failed: Option<Box<dyn Error>> = None;
+    let mut failed: Option<Box<dyn Error + Send + Sync>> = None;
     let times = beside(
         OPS,
         || {

@@ -26,7 +26,11 @@ pub(crate) fn run() -> Outcome {
     ])
 }
 
-fn uncontended(runtime: &Runtime, durability: Durability, what: &'static str) -> Result<Row, Box<dyn Error>> {
+fn uncontended(
+    runtime: &Runtime,
+    durability: Durability,
+    what: &'static str,
+) -> Result<Row, Box<dyn Error + Send + Sync>> {
     let ops = if durability == Durability::Full { 300 } else { 3000 };
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("locks.db");
@@ -87,7 +91,7 @@ impl Bare {
 }
 
 /// 64 tasks on one lock: as one process with its queue, and as 64 strangers without one.
-fn queue(runtime: &Runtime) -> Result<Row, Box<dyn Error>> {
+fn queue(runtime: &Runtime) -> Result<Row, Box<dyn Error + Send + Sync>> {
     const TASKS: u32 = 64;
     let folder = tempfile::tempdir()?;
     let backend = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;

@@ -13,7 +13,7 @@ const ID: [u8; 16] = [9; 16];
 /// A lock without a line, a fence or an expiry that anybody judges.
 pub(crate) trait Bare {
     /// Take it and give it back this often.
-    fn cycles(&self, count: u32) -> impl Future<Output = Result<(), Box<dyn Error>>>;
+    fn cycles(&self, count: u32) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>>;
 }
 
 pub(crate) struct BarePostgres {
@@ -23,7 +23,7 @@ pub(crate) struct BarePostgres {
 }
 
 impl BarePostgres {
-    pub(crate) async fn open(url: &str) -> Result<Self, Box<dyn Error>> {
+    pub(crate) async fn open(url: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(async move { drop(connection.await) });
         client
@@ -37,7 +37,7 @@ impl BarePostgres {
 }
 
 impl Bare for BarePostgres {
-    async fn cycles(&self, count: u32) -> Result<(), Box<dyn Error>> {
+    async fn cycles(&self, count: u32) -> Result<(), Box<dyn Error + Send + Sync>> {
         for _ in 0..count {
             self.client.execute(&self.insert, &[&LOCK.as_slice(), &ID.as_slice()]).await?;
             self.client.execute(&self.delete, &[&LOCK.as_slice(), &ID.as_slice()]).await?;
@@ -49,7 +49,7 @@ impl Bare for BarePostgres {
 pub(crate) struct BareMysql(tokio::sync::Mutex<Conn>);
 
 impl BareMysql {
-    pub(crate) async fn open(url: &str) -> Result<Self, Box<dyn Error>> {
+    pub(crate) async fn open(url: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut conn = Conn::new(Opts::from_url(url)?).await?;
         let make =
             "CREATE TABLE bare (`lock` BINARY(32) PRIMARY KEY, id BINARY(16), expires BIGINT, host TEXT)";
@@ -59,7 +59,7 @@ impl BareMysql {
 }
 
 impl Bare for BareMysql {
-    async fn cycles(&self, count: u32) -> Result<(), Box<dyn Error>> {
+    async fn cycles(&self, count: u32) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut conn = self.0.lock().await;
         for _ in 0..count {
             let (lock, id) = (LOCK.to_vec(), ID.to_vec());

@@ -27,7 +27,7 @@ const IDLE_FOR: Duration = Duration::from_secs(20);
 const IDLE_TTL: Duration = Duration::from_secs(30);
 
 /// What a worker does: `add URL FILE`, or `wait URL`.
-pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args {
         [how, url, number] if how == "add" => runtime.block_on(add(url, number)),
@@ -37,7 +37,7 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Add to a number in a file, by many tasks.
-async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error>> {
+async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let locker = lockkeeper::connect(url).await?;
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -71,7 +71,7 @@ fn add_one(number: &str) -> Option<()> {
 }
 
 /// Stand in line by many tasks, for as long as our parent lives.
-async fn wait(url: &str) -> Result<(), Box<dyn Error>> {
+async fn wait(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let locker = lockkeeper::connect(url).await?;
     for _ in 0..IDLE_TASKS {
         let locker = locker.clone();
@@ -86,7 +86,7 @@ async fn wait(url: &str) -> Result<(), Box<dyn Error>> {
     std::process::exit(0);
 }
 
-fn start(args: &[&str]) -> Result<Child, Box<dyn Error>> {
+fn start(args: &[&str]) -> Result<Child, Box<dyn Error + Send + Sync>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
     Ok(command.spawn()?)
@@ -98,7 +98,7 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
     let number = folder.path().join("number");
     fs::write(&number, "0")?;
     let before = statements();
-    let mut failed: Option<Box<dyn Error>> = None;
+    let mut failed: Option<Box<dyn Error + Send + Sync>> = None;
     let took = time(&mut || {
         let run = || {
             let path = number.to_string_lossy();
@@ -139,7 +139,7 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
 }
 
 /// Waiters that are called cost no statements while somebody else holds.
-pub(crate) fn idle(url: &str, statements: impl Fn() -> u32) -> Result<Row, Box<dyn Error>> {
+pub(crate) fn idle(url: &str, statements: impl Fn() -> u32) -> Result<Row, Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let locker = runtime.block_on(lockkeeper::connect(url))?;
     let guard = runtime.block_on(async { locker.lock("idle").await })?;

@@ -31,6 +31,6 @@ end
 answer[2] = #answer - 2
 local flag = string.sub(m, 2, 2)
 if flag == '1' or flag == '3' then
-  add(redis.call('ZRANGE', main .. ':line', 0, -1))
+  add(redis.call('LRANGE', main .. ':line', 0, -1))
 end
 return answer

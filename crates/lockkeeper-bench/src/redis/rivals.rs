@@ -6,10 +6,11 @@ use std::time::Duration;
 use lockkeeper_core::{ClaimId, Locker};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Script};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, Script};
 use rslock::LockManager;
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::Outcome;
+use crate::Answer;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 const COMPARE_AND_DELETE: &str =
@@ -26,27 +27,48 @@ pub(crate) enum Rival {
     Rslock(LockManager),
 }
 
-fn client(url: &str) -> Outcome<Client> {
+/// The client's own half second is little on a busy machine, and an error would end the run.
+fn patient() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(TTL))
+}
+
+/// A connection like the one that our own client uses.
+pub(crate) async fn connection(url: &str) -> Answer<MultiplexedConnection> {
+    let config = patient().set_pipeline_buffer_size(4096);
+    Ok(client(url)?.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+/// A connection that hears messages, again like our own client's.
+pub(crate) async fn listener(
+    url: &str,
+    messages: UnboundedSender<PushInfo>,
+) -> Answer<MultiplexedConnection> {
+    let mut info = url.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let resp3 = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    info = info.set_redis_settings(resp3);
+    let config = patient().set_push_sender(messages);
+    Ok(Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+fn client(url: &str) -> Answer<Client> {
     let info = url.into_connection_info()?;
     Ok(Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?)
 }
 
 impl Rival {
-    pub(crate) async fn bare(url: &str) -> Outcome<Self> {
-        let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(4096);
-        let connection = client(url)?.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Rival::Bare(connection, Arc::new(Script::new(COMPARE_AND_DELETE))))
+    pub(crate) async fn bare(url: &str) -> Answer<Self> {
+        Ok(Rival::Bare(connection(url).await?, Arc::new(Script::new(COMPARE_AND_DELETE))))
     }
 
-    pub(crate) async fn ours(url: &str) -> Outcome<Self> {
+    pub(crate) async fn ours(url: &str) -> Answer<Self> {
         Ok(Rival::Ours(Locker::new(lockkeeper_redis::Redis::connect(url).await?)))
     }
 
-    pub(crate) fn rslock(url: &str) -> Outcome<Self> {
+    pub(crate) fn rslock(url: &str) -> Answer<Self> {
         Ok(Rival::Rslock(LockManager::from_clients(vec![client(url)?])))
     }
 
-    pub(crate) async fn named(name: &str, url: &str) -> Outcome<Self> {
+    pub(crate) async fn named(name: &str, url: &str) -> Answer<Self> {
         match name {
             "bare" => Rival::bare(url).await,
             "ours" => Rival::ours(url).await,
@@ -56,12 +78,7 @@ impl Rival {
     }
 
     /// Take the lock, do `work` with it, give it back.
-    pub(crate) async fn cycle<T>(
-        &mut self,
-        key: &str,
-        work: impl FnOnce() -> T,
-        after: impl FnOnce(T),
-    ) -> Outcome {
+    pub(crate) async fn cycle(&mut self, key: &str, work: impl FnOnce()) -> Answer<()> {
         match self {
             Rival::Bare(connection, script) => {
                 let id = ClaimId::random()?.to_hex();
@@ -76,17 +93,17 @@ impl Rival {
                 if taken.is_none() {
                     return Err("the lock was not free".into());
                 }
-                after(work());
+                work();
                 let _: i64 = script.key(key).arg(&id).invoke_async(connection).await?;
             }
             Rival::Ours(locker) => {
                 let guard = locker.lock(key).ttl(TTL).wait_at_most(Duration::from_mins(1)).await?;
-                after(work());
+                work();
                 guard.release().await?;
             }
             Rival::Rslock(manager) => {
                 let guard = manager.acquire(key, TTL).await?;
-                after(work());
+                work();
                 guard.release().await;
             }
         }

@@ -1,0 +1,42 @@
+//! Redis locks beside bare commands on the same client and beside rslock, on one throw-away server whose own
+//! statistics count the commands.
+
+mod crowd;
+mod renewals;
+mod rivals;
+mod solo;
+mod tally;
+mod worker;
+
+use lockkeeper_testkit::servers::{Redis, RedisOptions};
+
+use crate::Outcome;
+pub(crate) use worker::{WORKER, work};
+
+/// Free locks.
+pub(crate) fn free() -> Outcome {
+    on_server(async |server| Ok(vec![solo::one(server).await?, solo::many(server).await?]))
+}
+
+/// One key that many want.
+pub(crate) fn wanted() -> Outcome {
+    on_server(async |server| {
+        let mut rows = crowd::one_process(server).await?;
+        rows.extend(crowd::four_crowds(server).await?);
+        rows.extend(crowd::four_alone(server).await?);
+        Ok(rows)
+    })
+}
+
+/// Locks that are kept for long.
+pub(crate) fn kept() -> Outcome {
+    on_server(async |server| Ok(vec![renewals::run(server).await?]))
+}
+
+fn on_server(suite: impl AsyncFnOnce(&Redis) -> Outcome) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = Redis::start(RedisOptions::default()).await?;
+        suite(&server).await
+    })
+}

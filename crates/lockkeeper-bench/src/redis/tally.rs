@@ -1,0 +1,57 @@
+//! What the server counted, and a few sums.
+
+use lockkeeper_testkit::servers::Redis;
+
+use crate::Answer;
+
+/// Count from zero.
+pub(crate) async fn reset(server: &Redis) -> Answer<()> {
+    server.command(&["CONFIG", "RESETSTAT"]).await?;
+    Ok(())
+}
+
+/// Commands that clients sent since the last reset. What scripts call is not among them: our scripts call `SET`,
+/// which only the others send themselves.
+pub(crate) async fn sent(server: &Redis, name: &str) -> Answer<u64> {
+    let stats = server.command(&["INFO", "commandstats"]).await?;
+    let calls = |command: &str| {
+        let line = stats.field(&format!("cmdstat_{command}")).unwrap_or_default();
+        let calls = line.strip_prefix("calls=").and_then(|it| it.split(',').next());
+        calls.and_then(|it| it.parse().ok()).unwrap_or(0)
+    };
+    let scripts: u64 = calls("evalsha") + calls("eval");
+    Ok(scripts + if name == "ours" { 0 } else { calls("set") })
+}
+
+/// Jain's index: 1 if all are served alike, 1/n if one gets everything.
+pub(crate) fn jain(counts: &[u64]) -> f64 {
+    let (sum, squares) = counts.iter().fold((0.0, 0.0), |(sum, squares), it| {
+        let it = per(*it, 1);
+        (sum + it, squares + it * it)
+    });
+    if squares == 0.0 { 0.0 } else { sum * sum / (per(counts.len() as u64, 1) * squares) }
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Rate of `count` things in `span`.
+pub(crate) fn rate(count: u64, span: std::time::Duration) -> f64 {
+    per(count, 1) / span.as_secs_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
+pub(crate) fn per(count: u64, of: u64) -> f64 {
+    count as f64 / of.max(1) as f64
+}
+
+/// CPU time of a process so far, in seconds, from `/proc`.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |it| it.1);
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    let ticks = |at: usize| fields.get(at).and_then(|it| it.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
