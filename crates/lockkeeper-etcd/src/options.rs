@@ -15,6 +15,21 @@ const KNOWN: [&str; 6] = ["timeout", "password_file", "ca", "cert", "key", "doma
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` shows no secret.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_etcd::{Options, Secret, Tls};
+///
+/// let mut options = Options::parse("etcds://one,two:2390/shop?timeout=500ms")?;
+/// assert_eq!(options.endpoints, ["one:2379", "two:2390"]);
+/// assert_eq!((options.prefix.as_str(), options.timeout), ("shop", Duration::from_millis(500)));
+/// options.tls = Some(Tls { ca: Some("/etc/ssl/shop.pem".into()), ..Tls::default() });
+/// options.password = Some(Secret::new("sesame"));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {

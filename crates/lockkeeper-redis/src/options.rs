@@ -34,6 +34,22 @@ const KNOWN: [&str; 12] = [
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` and `Display` show no secret.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_redis::{Deployment, Host, Options, Replicas, Secret};
+///
+/// let mut options = Options::parse("redis+sentinel://one,two:26380/shop?replicas=majority")?;
+/// assert_eq!(options.deployment, Deployment::Sentinel { service: "shop".into() });
+/// assert_eq!(options.hosts[1], Host { name: "two".into(), port: 26380 });
+/// assert_eq!(options.replicas, Replicas::Majority);
+/// options.password = Some(Secret::new("sesame"));
+/// options.restart_guard = Some(Duration::from_secs(60));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {

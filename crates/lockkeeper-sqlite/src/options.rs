@@ -15,6 +15,21 @@ const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
 const CLEAN_EVERY_MAX: Duration = Duration::from_hours(24);
 
 /// Which file, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sqlite::{Durability, SqliteOptions};
+///
+/// let options = SqliteOptions::new("/var/lib/shop/locks.db")
+///     .durability(Durability::Normal)
+///     .busy_wait(Duration::from_secs(10))
+///     .clean_every(Duration::from_secs(60));
+/// let url = "sqlite:/var/lib/shop/locks.db?durability=normal&busy_wait=10s&clean_every=1m";
+/// assert_eq!(SqliteOptions::from_url(url)?, options);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
     pub(crate) path: PathBuf,

@@ -34,6 +34,20 @@ pub use place::ZooKeeperPlace;
 use store::Store;
 
 /// Locks on ZooKeeper. Clones share their session.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_zookeeper::ZooKeeper;
+///
+/// let store = ZooKeeper::connect("zookeeper://one,two,three/shop?session=10s").await?;
+/// let ttl = store.session_timeout(); // what the ensemble gave
+/// let guard = Locker::builder(store).ttl(ttl).build().lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ZooKeeper {
     store: Arc<Store>,

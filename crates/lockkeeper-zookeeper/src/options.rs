@@ -18,6 +18,20 @@ const KNOWN: [&str; 7] = ["session", "tick", "timeout", "password_file", "ca", "
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` shows no secret.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_zookeeper::{Options, Secret};
+///
+/// let mut options = Options::parse("zookeeper://one,two:2182/shop?session=30s&tick=2s")?;
+/// assert_eq!(options.servers, ["one:2181", "two:2182"]);
+/// assert_eq!((options.path.as_str(), options.session), ("/shop", Duration::from_secs(30)));
+/// (options.user, options.password) = (Some("locks".into()), Some(Secret::new("sesame")));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
