@@ -5,6 +5,7 @@ mod bench;
 mod examples;
 mod install;
 mod licences;
+mod sale;
 mod shell;
 mod tidy;
 
@@ -16,6 +17,7 @@ cargo xtask COMMAND
   test           install what is missing, then check format, lints, tidy rules and docs, and run every test
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
+  bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
   book           build the book of all guides into target/book, and check its links
   help           this text
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => install::missing().and_then(|()| test()),
         ["test", "--quick"] => test(),
+        ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
         ["book"] => book(),

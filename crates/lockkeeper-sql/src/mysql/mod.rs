@@ -4,6 +4,7 @@
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
 mod admin;
+mod alone;
 mod cleaner;
 mod connection;
 mod doctor;
@@ -71,11 +72,12 @@ impl Mysql {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
-    /// not create them; [`Error::Invalid`] outside a tokio runtime.
+    /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
     pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store = Arc::new(Store { links: Links::new(options, runtime), batch: Batch::default() });
+        let store =
+            Arc::new(Store { links: Links::new(options.secured()?, runtime), batch: Batch::default() });
         store.links.prepare("preparing the tables").await?;
         cleaner::start(&store);
         Ok(Mysql(store))
