@@ -14,6 +14,7 @@ mod admin;
 mod connection;
 mod doctor;
 mod fault;
+mod names;
 mod options;
 mod place;
 mod session;

@@ -18,6 +18,7 @@ mod options;
 mod place;
 mod session;
 mod store;
+mod tls;
 mod wake;
 
 use std::fmt;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
 use lockkeeper_core::{Claim, Result};
 
-pub use options::{Options, Secret};
+pub use options::{Options, Secret, Tls};
 pub use place::ZooKeeperPlace;
 use store::Store;
 

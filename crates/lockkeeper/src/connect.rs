@@ -88,7 +88,7 @@ pub async fn open(url: &str) -> Result<Store> {
         "postgres" | "postgresql" => postgres(url).await,
         "etcd" | "etcds" => etcd(url).await,
         "sqlite" => sqlite(url).await,
-        "zookeeper" => zookeeper(url).await,
+        "zookeeper" | "zookeepers" => zookeeper(url).await,
         "redlock" | "redlocks" => redlock(url).await,
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             redis(url).await
