@@ -13,6 +13,21 @@ use std::fmt;
 pub type Wrong = String;
 
 /// A URL in its parts.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::address::Wrong> {
+/// use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
+///
+/// let it = Address::read("redis://me:s%65same@one,two:6380/my%20db?timeout=1s")?;
+/// assert_eq!((it.scheme, it.user.as_deref()), ("redis", Some("me")));
+/// assert_eq!(hosts(it.hosts, 6379)?[1], Host { name: "two".into(), port: 6380 });
+/// assert_eq!(decoded(it.path)?, "my db");
+/// assert_eq!(it.settings()?, [("timeout", "1s".to_owned())]);
+/// assert!(!format!("{it:?}").contains("sesame"));
+/// assert!(unknown_setting("timeuot", &["prefix", "timeout"]).contains("did you mean `timeout`?"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address<'u> {
     /// What stands before `://`.
@@ -146,6 +161,14 @@ fn distance(one: &str, other: &str) -> usize {
 }
 
 /// A text that is never shown.
+///
+/// ```
+/// use lockkeeper_core::address::Secret;
+///
+/// let secret = Secret::new("sesame");
+/// assert_eq!(format!("{secret:?}"), "***");
+/// assert_eq!(secret.reveal(), "sesame");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::observe::{Event, Observer};
-use lockkeeper_core::{Key, Locker, Memory, Owner};
+use lockkeeper_core::{Clock, Key, Locker, Memory, Owner};
 
 /// The names of the events heard, with what tells them apart.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,17 @@ impl Observer for Heard {
 impl Heard {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    /// Wait until such an event was heard.
+    async fn until(&self, is_it: impl Fn(&String) -> bool) {
+        for _ in 0..3_000 {
+            if self.0.lock().unwrap().iter().any(&is_it) {
+                return;
+            }
+            Clock::boot().sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not heard: {self:?}");
     }
 }
 
@@ -80,9 +91,11 @@ async fn reentry_hand_on_refusal_and_time_out_are_heard() {
 async fn a_loss_is_heard_once() {
     let store = Memory::default();
     let (locker, heard) = observed(&store);
-    let guard = locker.lock("k").ttl(Duration::from_millis(300)).await.unwrap();
+    let guard = locker.lock("k").ttl(Duration::from_secs(3)).await.unwrap();
     store.break_lock(&Key::new("k").unwrap()).await.unwrap();
     guard.lost().await;
+    // The guard is told first. The observer hears of it next, on the locker's own thread.
+    heard.until(|it| it.starts_with("lost")).await;
     locker.shutdown(Duration::from_secs(30)).await.unwrap();
     drop(guard);
     let heard = heard.take();

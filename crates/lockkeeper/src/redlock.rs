@@ -10,6 +10,19 @@ const FORM: &str = "redlock://[user:password@]host[:port],host,host[?node_timeou
 
 /// Connect to all nodes of a `redlock://` URL. What is not Redlock's own in the query goes to every node.
 ///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::Locker;
+///
+/// let nodes = lockkeeper::redlock::connect("redlock://one,two,three?restart_guard=1m").await?;
+/// let locker = Locker::new(nodes);
+/// let guard = locker.lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// Safe to drop; half-open connections are closed.
 ///
