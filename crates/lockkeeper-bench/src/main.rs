@@ -1,5 +1,6 @@
 //! Benchmarks: ours beside the limit or a rival, in one run, as ratios. `cargo xtask bench` calls this.
 
+mod coord;
 mod in_process;
 mod macros;
 mod measure;
@@ -31,6 +32,10 @@ const SUITES: &[Suite] = &[
     ("redis", "Redis, free locks", redis::free),
     ("redis-wanted", "Redis, one key that many want", redis::wanted),
     ("redis-kept", "Redis, 10,000 locks held", redis::kept),
+    ("etcd", "etcd, one node", coord::etcd_alone),
+    ("etcd-3", "etcd, three nodes", coord::etcd_of_three),
+    ("zookeeper", "ZooKeeper, one server", coord::zookeeper_alone),
+    ("zookeeper-3", "ZooKeeper, three servers", coord::zookeeper_of_three),
 ];
 
 /// What this program does when a suite starts it once more: the first word, and the work.

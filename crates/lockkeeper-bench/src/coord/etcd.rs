@@ -10,8 +10,10 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
-use crate::{Outcome, hand_off};
+use super::hand_off;
+use super::measure::{beside, crowd, our_crowd};
+use crate::report::Row;
+use crate::{Answer, Outcome};
 
 /// The same stubs that our client speaks with.
 #[allow(
@@ -24,7 +26,7 @@ use crate::{Outcome, hand_off};
     reason = "generated"
 )]
 #[rustfmt::skip]
-#[path = "../../lockkeeper-etcd/src/wire/etcdserverpb.rs"]
+#[path = "../../../lockkeeper-etcd/src/wire/etcdserverpb.rs"]
 mod wire;
 
 use wire::compare::{CompareTarget, TargetUnion};
@@ -44,7 +46,6 @@ pub(crate) async fn run(three: bool) -> Outcome {
         (Some(cluster), _) => cluster.nodes().iter().map(|it| it.address()).collect(),
         (_, one) => one.iter().map(|it| it.address()).collect(),
     };
-    let on = if three { "etcd, three nodes" } else { "etcd, one node" };
     let locker =
         Locker::builder(Etcd::connect(&format!("etcd://{}", hosts.join(","))).await?).ttl(TTL).build();
     let channel = Endpoint::from_shared(format!("http://{}", hosts[0]))?.tcp_nodelay(true).connect().await?;
@@ -54,10 +55,11 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let times =
         beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&channel, lease).await)
             .await?;
-    row_of_times(&format!("{on}: lock and unlock, beside bare put-if-absent and delete"), times, 1.15);
+    let mut rows = vec![Row::of_times("lock + unlock, beside bare put-if-absent and delete", times, 1.15)];
     let ours = our_crowd(&locker).await;
     let theirs = crowd(move || rival(channel.clone())).await;
-    row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the `Lock` call"), ours, theirs, 30.0);
+    let what = "64 tasks of one process on one key, guards per second, beside the server's `Lock` call";
+    rows.push(Row::of_rates(what, (ours, theirs), 30.0));
     let url = format!("etcd://{}", hosts.join(","));
     let process = async || {
         Ok::<_, lockkeeper_core::Error>(Locker::builder(Etcd::connect(&url).await?).ttl(TTL).build())
@@ -76,11 +78,11 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let before = first.figure("grpc_server_handled_total{").await?;
     let times = hand_off::to_and_fro(processes).await?;
     let requests = first.figure("grpc_server_handled_total{").await? - before;
-    hand_off::row(on, times, requests, "≤ 3: stand in line, enter, give back");
-    Ok(())
+    rows.push(hand_off::row(times, requests, 3.0, "stand in line, enter, give back"));
+    Ok(rows)
 }
 
-async fn bare(channel: &Channel, lease: i64) -> Outcome {
+async fn bare(channel: &Channel, lease: i64) -> Answer<()> {
     let key = Bytes::from_static(b"bare");
     let absent = wire::Compare {
         target: CompareTarget::Create.into(),
@@ -129,7 +131,7 @@ struct UnlockRequest {
 struct UnlockResponse {}
 
 /// Lock and unlock by the server's call. Tasks with one lease would share the lock, so each asks for its own (0).
-async fn rival(channel: Channel) -> Outcome {
+async fn rival(channel: Channel) -> Answer<()> {
     let mut grpc = Grpc::new(channel);
     grpc.ready().await?;
     let lock = tonic::Request::new(LockRequest { name: b"rival".to_vec(), lease: 0 });
@@ -142,6 +144,6 @@ async fn rival(channel: Channel) -> Outcome {
     Ok(())
 }
 
-fn http_path(path: &'static str) -> Outcome<tonic::codegen::http::uri::PathAndQuery> {
+fn http_path(path: &'static str) -> Answer<tonic::codegen::http::uri::PathAndQuery> {
     Ok(tonic::codegen::http::uri::PathAndQuery::try_from(path)?)
 }

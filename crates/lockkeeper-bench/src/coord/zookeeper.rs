@@ -7,8 +7,10 @@ use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
-use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
-use crate::{Outcome, hand_off};
+use super::hand_off;
+use super::measure::{beside, crowd, our_crowd};
+use crate::report::Row;
+use crate::{Answer, Outcome};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -22,7 +24,6 @@ pub(crate) async fn run(three: bool) -> Outcome {
         (Some(ensemble), _) => ensemble.nodes().iter().map(|it| it.address()).collect(),
         (_, one) => one.iter().map(|it| it.address()).collect(),
     };
-    let on = if three { "ZooKeeper, three servers" } else { "ZooKeeper, one server" };
     // Both sides on the same server, which is a follower or the leader for both.
     let url = format!("zookeeper://{}?session=30s", hosts[0]);
     let locker = Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build();
@@ -33,10 +34,11 @@ pub(crate) async fn run(three: bool) -> Outcome {
     locker.lock("warm").await?.release().await?;
     let times =
         beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&client).await).await?;
-    row_of_times(&format!("{on}: lock and unlock, beside bare create, list and delete"), times, 1.2);
+    let mut rows = vec![Row::of_times("lock + unlock, beside bare create, list and delete", times, 1.2)];
     let ours = our_crowd(&locker).await;
     let theirs = crowd(move || rival(client.clone())).await;
-    row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the client's lock"), ours, theirs, 30.0);
+    let what = "64 tasks of one process on one key, guards per second, beside the client crate's own lock";
+    rows.push(Row::of_rates(what, (ours, theirs), 30.0));
     let process = async || {
         Ok::<_, lockkeeper_core::Error>(Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build())
     };
@@ -49,11 +51,11 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let before = first.figure("zk_packets_received").await?;
     let times = hand_off::to_and_fro(processes).await?;
     let requests = first.figure("zk_packets_received").await? - before;
-    hand_off::row(on, times, requests, "≤ 5.1: make, list and watch in line; enter, give back");
-    Ok(())
+    rows.push(hand_off::row(times, requests, 5.1, "make, list and watch in line; enter, give back"));
+    Ok(rows)
 }
 
-async fn bare(client: &Client) -> Outcome {
+async fn bare(client: &Client) -> Answer<()> {
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, number) = client.create("/bare/one/n-", b"", &options).await?;
     client.list_children("/bare/one").await?;
@@ -61,7 +63,7 @@ async fn bare(client: &Client) -> Outcome {
     Ok(())
 }
 
-async fn rival(client: Client) -> Outcome {
+async fn rival(client: Client) -> Answer<()> {
     let prefix = LockPrefix::new_curator("/rival", "latch-")?;
     let lock = client.lock(prefix, b"", LockOptions::new(Acls::anyone_all())).await?;
     let path = lock.lock_path().to_owned();

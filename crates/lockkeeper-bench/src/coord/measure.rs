@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::{Clock, Locker};
 use tokio::task::JoinSet;
 
-use crate::Outcome;
+use crate::Answer;
 
 /// How often each side runs.
 const TURNS: usize = 41;
@@ -19,9 +19,9 @@ const CROWD: usize = 64;
 
 /// The median time per operation of two sides, run in turns.
 pub(crate) async fn beside(
-    mut ours: impl AsyncFnMut() -> Outcome,
-    mut theirs: impl AsyncFnMut() -> Outcome,
-) -> Outcome<(Duration, Duration)> {
+    mut ours: impl AsyncFnMut() -> Answer<()>,
+    mut theirs: impl AsyncFnMut() -> Answer<()>,
+) -> Answer<(Duration, Duration)> {
     let clock = Clock::boot();
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
@@ -44,7 +44,7 @@ pub(crate) async fn beside(
 /// Guards per second that a crowd of tasks gets out of `round`, which takes and gives back one lock.
 pub(crate) async fn crowd<F>(round: impl Fn() -> F + Send + Sync + Clone + 'static) -> f64
 where
-    F: Future<Output = Outcome> + Send,
+    F: Future<Output = Answer<()>> + Send,
 {
     let (clock, guards) = (Clock::boot(), Arc::<AtomicU64>::default());
     let (start, mut tasks) = (clock.now(), JoinSet::new());
@@ -70,13 +70,4 @@ pub(crate) async fn our_crowd(locker: &Locker) -> f64 {
         async move { Ok(locker.lock("crowd").await?.release().await?) }
     })
     .await
-}
-
-pub(crate) fn row_of_times(what: &str, (ours, theirs): (Duration, Duration), at_most: f64) {
-    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
-    println!("| {what} | {ours:.1?} | {theirs:.1?} | {ratio:.2} | ≤ {at_most} |");
-}
-
-pub(crate) fn row_of_rates(what: &str, ours: f64, theirs: f64, at_least: f64) {
-    println!("| {what} | {ours:.0}/s | {theirs:.0}/s | {:.1} | ≥ {at_least} |", ours / theirs);
 }

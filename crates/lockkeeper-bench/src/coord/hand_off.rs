@@ -7,7 +7,8 @@ use std::time::Duration;
 use lockkeeper_core::{Clock, Locker, Moment};
 use tokio::task::JoinSet;
 
-use crate::Outcome;
+use crate::Answer;
+use crate::report::{Bound, Row};
 
 /// How often each process takes the lock.
 const GUARDS_EACH: u32 = 300;
@@ -16,7 +17,7 @@ const GUARDS_EACH: u32 = 300;
 type Last = Arc<Mutex<Option<(usize, Moment)>>>;
 
 /// The median time of a hand-off, and how many guards there were.
-pub(crate) async fn to_and_fro(processes: [Locker; 2]) -> Outcome<(Duration, u32)> {
+pub(crate) async fn to_and_fro(processes: [Locker; 2]) -> Answer<(Duration, u32)> {
     let (last, mut tasks) = (Last::default(), JoinSet::new());
     for (who, locker) in processes.into_iter().enumerate() {
         tasks.spawn(one_process(who, locker, last.clone()));
@@ -30,7 +31,7 @@ pub(crate) async fn to_and_fro(processes: [Locker; 2]) -> Outcome<(Duration, u32
     Ok((median, GUARDS_EACH * 2))
 }
 
-async fn one_process(who: usize, locker: Locker, last: Last) -> Outcome<Vec<Duration>> {
+async fn one_process(who: usize, locker: Locker, last: Last) -> Answer<Vec<Duration>> {
     let (clock, mut times) = (Clock::boot(), Vec::new());
     for _ in 0..GUARDS_EACH {
         let guard = locker.lock("hand-off").await?;
@@ -44,10 +45,11 @@ async fn one_process(who: usize, locker: Locker, last: Last) -> Outcome<Vec<Dura
     Ok(times)
 }
 
-/// A row of the table. `most` is how many requests a guard may cost, and what they are for.
-pub(crate) fn row(on: &str, (median, guards): (Duration, u32), requests: u64, most: &str) {
+/// A row of the table: what a guard asks of the server, at most `most` requests, which are there `to_what_end`.
+pub(crate) fn row((median, guards): (Duration, u32), requests: u64, most: f64, to_what_end: &str) -> Row {
     let requests = f64::from(u32::try_from(requests).unwrap_or(u32::MAX)) / f64::from(guards);
-    println!(
-        "| {on}: hand-off between two processes; requests to the server per guard | {median:.1?} | – | {requests:.2} | {most} |"
-    );
+    let what = "hand-off between two processes, requests to the server per guard";
+    let mut row = Row::of_number(what, requests, Bound::AtMost(most));
+    row.note = format!("{to_what_end}; {median:.1?} from release to grant");
+    row
 }
