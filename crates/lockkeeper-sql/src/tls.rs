@@ -218,4 +218,12 @@ mod tests {
             assert!(matches!(words(wrong), Err(Error::Invalid { .. })), "{wrong:?}");
         }
     }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused_with_a_reason() {
+        assert!(refuse(None).is_ok());
+        let error = refuse(Some(&Tls::default())).unwrap_err().to_string();
+        assert!(error.contains("feature `tls`"), "{error}");
+    }
 }
