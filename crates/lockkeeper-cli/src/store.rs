@@ -84,7 +84,7 @@ fn state_folder(xdg: Option<OsString>, home: Option<OsString>) -> Result<PathBuf
 }
 
 /// The URL of an `SQLite` file; what has a meaning in a URL is escaped.
-fn url_of(path: &std::path::Path) -> Result<String> {
+pub(crate) fn url_of(path: &std::path::Path) -> Result<String> {
     let path = path.to_str().ok_or_else(|| {
         Failure::new(exit::USAGE, "the path of the state folder is not UTF-8")
             .or_hint(|| "name a store with --url or LOCKKEEPER_URL".into())

@@ -25,7 +25,7 @@ pub mod config;
 mod connect;
 mod process;
 #[cfg(feature = "redlock")]
-mod redlock;
+pub mod redlock;
 
 #[cfg(feature = "config")]
 pub use config::{Config, init, init_with};

@@ -4,12 +4,18 @@ use std::time::Duration;
 
 use lockkeeper_core::{Error, Result};
 use lockkeeper_redis::Redis;
-use lockkeeper_redlock::{Options, Redlock};
+pub use lockkeeper_redlock::{Options, Redlock};
 
 const FORM: &str = "redlock://[user:password@]host[:port],host,host[?node_timeout=50ms&restart_guard=1m|off]";
 
-/// Connect to all nodes. What is not Redlock's own in the query goes to every node.
-pub(crate) async fn connect(url: &str) -> Result<Redlock<Redis>> {
+/// Connect to all nodes of a `redlock://` URL. What is not Redlock's own in the query goes to every node.
+///
+/// # Cancel safety
+/// Safe to drop; half-open connections are closed.
+///
+/// # Errors
+/// [`Error::Invalid`] for a URL that cannot be read, [`Error::Unavailable`] if too few nodes answer.
+pub async fn connect(url: &str) -> Result<Redlock<Redis>> {
     let (urls, options) = parse(url)?;
     let nodes = urls.iter().map(|it| Redis::lazy(lockkeeper_redis::Options::parse(it)?));
     Redlock::connect(nodes.collect::<Result<_>>()?, options).await

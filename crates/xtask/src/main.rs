@@ -1,8 +1,11 @@
-//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
+//! `cargo xtask book`.
 
 mod bench;
+mod examples;
 mod install;
 mod licences;
+mod sale;
 mod shell;
 mod tidy;
 
@@ -14,7 +17,9 @@ cargo xtask COMMAND
   test           install what is missing, then check format, lints, tidy rules and docs, and run every test
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
+  bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
+  book           build the book of all guides into target/book, and check its links
   help           this text
 ";
 
@@ -24,8 +29,10 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => install::missing().and_then(|()| test()),
         ["test", "--quick"] => test(),
+        ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
             Ok(())
@@ -64,5 +71,11 @@ fn test() -> Result<(), String> {
         &["doc", "--workspace", "--no-deps", "--all-features"],
         "RUSTDOCFLAGS",
         "-D warnings",
-    )
+    )?;
+    book()
+}
+
+/// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.
+fn book() -> Result<(), String> {
+    shell::step("book", "cargo", &["run", "--quiet", "--package", "lockkeeper-book"])
 }

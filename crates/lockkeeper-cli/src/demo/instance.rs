@@ -1,15 +1,15 @@
 //! One process of the shop: it serves its share of the buyers, all at once, and tells how it went.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::spi::Clock;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::demo::books::Trouble;
+use crate::demo::books::{Tables, Trouble};
 use crate::demo::strategy::{Answer, Seller, Strategy};
 use crate::{exit, output};
 
@@ -20,12 +20,16 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
-    pub(crate) folder: PathBuf,
     pub(crate) strategy: Strategy,
     /// The lock's name.
     pub(crate) lock: String,
-    /// The server for locks; without it they are files in the folder.
-    pub(crate) redis: Option<String>,
+    /// The store of locks.
+    pub(crate) url: String,
+    /// The shop's database.
+    pub(crate) db: String,
+    pub(crate) tables: Tables,
+    /// How many buyers it serves at a time; the others stand outside.
+    pub(crate) at_once: usize,
     /// The buyers from this one…
     pub(crate) first: u32,
     /// …up to but not including this one.
@@ -86,10 +90,12 @@ async fn serve(task: Task) -> Result<(), Trouble> {
     tell(&Said::Ready)?;
     std::io::stdin().read_line(&mut String::new())?;
     let (clock, mut buyers) = (Clock::boot(), JoinSet::new());
+    let door = Arc::new(Semaphore::new(task.at_once.min(Semaphore::MAX_PERMITS)));
     let opened = clock.now();
     for buyer in task.first..task.end {
-        let (shop, clock) = (shop.clone(), clock.clone());
+        let (shop, clock, door) = (shop.clone(), clock.clone(), door.clone());
         buyers.spawn(async move {
+            let _inside = door.acquire().await?;
             let answer = shop.serve(buyer, &clock).await;
             let waited = u64::try_from((clock.now() - opened).as_micros()).unwrap_or(u64::MAX);
             answer.map(|it| (it, waited))
@@ -109,24 +115,16 @@ async fn serve(task: Task) -> Result<(), Trouble> {
     }
     account.last_sale_ns = shop.last_sale.load(Ordering::Relaxed);
     account.lock_trips = shop.seller.trips.get();
-    account.book_trips = shop.seller.books.trips.load(Ordering::Relaxed);
+    account.book_trips = shop.seller.books.statements();
     tell(&Said::Done(account))
 }
 
 impl Shop {
     async fn serve(&self, buyer: u32, clock: &Clock) -> Result<Answer, Trouble> {
-        let answer = if self.seller.sold_out.load(Ordering::Relaxed) {
-            Answer::SoldOut
-        } else {
-            self.seller.sell(buyer).await?
-        };
-        match answer {
-            Answer::Sold => {
-                self.sold.fetch_add(1, Ordering::Relaxed);
-                self.last_sale.fetch_max(clock.now().as_nanos(), Ordering::Relaxed);
-            }
-            Answer::SoldOut => self.seller.sold_out.store(true, Ordering::Relaxed),
-            Answer::Failed => {}
+        let answer = self.seller.sell(buyer).await?;
+        if answer == Answer::Sold {
+            self.sold.fetch_add(1, Ordering::Relaxed);
+            self.last_sale.fetch_max(clock.now().as_nanos(), Ordering::Relaxed);
         }
         self.done.fetch_add(1, Ordering::Relaxed);
         Ok(answer)

@@ -2,33 +2,34 @@
 //!
 //! ```text
 //!   lockkeeper demo flash-sale ──┬── instance 0 ──┐
-//!     │ starts, says go          ├── instance 1 ──┼──▶ stock.db (product, orders)    what is sold
+//!     │ starts, says go          ├── instance 1 ──┼──▶ --db    product, orders    what is sold
 //!     │ reads the books          ├── …            │
-//!     ▼ one table, one plot      └── instance n ──┴──▶ locks.db, plain.db            who may sell
+//!     ▼ one table, one plot      └── instance n ──┴──▶ --url   the locks          who may sell
 //! ```
 
 mod books;
 mod counting;
 mod instance;
+mod locks;
 mod plain;
 mod plot;
 mod report;
+mod staff;
 mod strategy;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
 
 use crate::exit::{self, Failure, Result};
-use crate::{help, output, text};
+use crate::{help, output, store, text};
 
-use books::Books;
+use books::{Books, Tables, Trouble};
 use instance::{INSTANCE, Said, Task};
 use report::Report;
+use staff::{Instance, Progress};
 use strategy::Strategy;
 
 #[derive(Debug, clap::Subcommand)]
@@ -40,13 +41,22 @@ pub(crate) enum Demo {
 
 #[derive(Debug, Args)]
 pub(crate) struct FlashSale {
+    /// Where the stock and the orders live: `sqlite:PATH`, `mysql://…` or `postgres://…` [default: a temporary
+    /// `SQLite` file]
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_DB", hide_env_values = true)]
+    db: Option<String>,
+
     /// How many processes sell
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     instances: u32,
 
-    /// How many buyers come, all at once
+    /// How many buyers come
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     buyers: u32,
+
+    /// How many buyers a process serves at a time [default: all that come to it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    at_once: Option<u32>,
 
     /// How many pieces there are
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
@@ -71,15 +81,16 @@ pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
 
 pub(crate) async fn demo(demo: &Demo, url: Option<&str>) -> Result<u8> {
     let Demo::FlashSale(sale) = demo;
-    let redis = url.filter(|it| it.starts_with("redis:") || it.starts_with("rediss:"));
-    if let Some(url) = redis {
-        output::say(&format!("the locks are on {}", text::plain(&text::url_without_secrets(url))));
-    }
     let folder = Folder::make()?;
+    let place = Place::choose(&folder, url, sale.db.as_deref())?;
+    place.check().await?;
     let strategies = if sale.strategy.is_empty() { Strategy::ALL.to_vec() } else { sale.strategy.clone() };
     let mut reports = Vec::new();
     for strategy in strategies {
-        let report = one_sale(sale, strategy, &folder.0, redis).await?;
+        let report = match locks::plain_redis(&place.url) {
+            Err(why) if strategy == Strategy::PlainLock => Report::left_out(strategy, sale.stock, why),
+            _ => one_sale(sale, strategy, &place).await?,
+        };
         if !sale.json.json {
             output::say(&report.in_a_line());
         }
@@ -102,25 +113,94 @@ pub(crate) async fn demo(demo: &Demo, url: Option<&str>) -> Result<u8> {
     Ok(if broken.is_some() { exit::NO } else { 0 })
 }
 
-/// One strategy: fresh books, fresh locks, all instances at once.
-async fn one_sale(
-    sale: &FlashSale,
-    strategy: Strategy,
-    folder: &Path,
-    redis: Option<&str>,
-) -> Result<Report> {
-    let folder = folder.join(strategy.name());
-    std::fs::create_dir(&folder)
-        .map_err(|it| Failure::system("a folder for the sale cannot be made", &it))?;
-    Books::make(&folder, sale.stock)?;
+/// Where the locks and the books are.
+struct Place {
+    url: String,
+    db: String,
+}
+
+impl Place {
+    /// What is not named is a file in our own folder.
+    fn choose(folder: &Folder, url: Option<&str>, db: Option<&str>) -> Result<Self> {
+        // An empty variable is how a shell script unsets one.
+        let url = match url.filter(|it| !it.is_empty()) {
+            Some(url) => url.to_owned(),
+            None => store::url_of(&folder.0.join("locks.db"))?,
+        };
+        let db = match db.filter(|it| !it.is_empty() && *it != "sqlite:") {
+            Some(db) => db.to_owned(),
+            None => format!("sqlite:{}", folder.0.join("stock.db").display()),
+        };
+        Ok(Place { url, db })
+    }
+
+    /// Refuse what cannot be used before anything is started, and say what is used.
+    async fn check(&self) -> Result<()> {
+        let shown = |url: &str| text::plain(&text::url_without_secrets(url));
+        let asked = locks::locker(&self.url, Arc::default()).await.map_err(|error| {
+            let mut failure = Failure::from(error);
+            failure.text = failure.text.replace(&self.url, &shown(&self.url));
+            failure.or_hint(|| format!("the locks were to be on `{}`; see --url", shown(&self.url)))
+        })?;
+        drop(asked);
+        let (books, _) = self.books()?;
+        books.warm_up().await.map_err(|it| self.failure("opened", &it))?;
+        output::say(&format!("the locks are on {}", shown(&self.url)));
+        output::say(&format!("the books are in {}", shown(&self.db)));
+        Ok(())
+    }
+
+    /// Books with new names, not made yet.
+    fn books(&self) -> Result<(Books, Tables)> {
+        let open = || {
+            let tables = Tables::new()?;
+            Ok((Books::open(&self.db, tables.clone())?, tables))
+        };
+        open().map_err(|it: Trouble| {
+            Failure::new(exit::USAGE, it.to_string()).or_hint(|| "see --db in the help".into())
+        })
+    }
+
+    /// The database did not do what it should.
+    fn failure(&self, doing: &str, error: &Trouble) -> Failure {
+        let db = text::plain(&text::url_without_secrets(&self.db));
+        let error = error.to_string().replace(&self.db, &db);
+        Failure::new(exit::UNREACHABLE, format!("the shop's books cannot be {doing}: {error}"))
+            .or_hint(|| format!("the database is `{db}`; name another one with --db or LOCKKEEPER_DB"))
+    }
+}
+
+/// One strategy: fresh books, a fresh lock, all instances at once. Nothing stays behind.
+async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place) -> Result<Report> {
+    let (books, tables) = place.books()?;
+    let sold = async {
+        books.make(sale.stock).await.map_err(|it| place.failure("made", &it))?;
+        let mut report = sell(sale, strategy, place, &tables).await?;
+        let balance = books.balance().await.map_err(|it| place.failure("read", &it))?;
+        report.check(&balance);
+        Ok(report)
+    };
+    let ended = tokio::select! {
+        sold = sold => sold,
+        _ = tokio::signal::ctrl_c() => Err(Failure::new(exit::of_signal(2), "the sale was called off")),
+    };
+    let removed = books.remove().await;
+    let report = ended?;
+    removed.map_err(|it| place.failure("removed", &it))?;
+    Ok(report)
+}
+
+async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place, tables: &Tables) -> Result<Report> {
     let mut instances = Vec::new();
     for index in 0..sale.instances {
         let share = |it: u32| sale.buyers / sale.instances * it + it.min(sale.buyers % sale.instances);
         let task = Task {
-            folder: folder.clone(),
             strategy,
             lock: format!("lockkeeper-demo:{}:{}", std::process::id(), strategy.name()),
-            redis: redis.map(str::to_owned),
+            url: place.url.clone(),
+            db: place.db.clone(),
+            tables: tables.clone(),
+            at_once: sale.at_once.unwrap_or(u32::MAX) as usize,
             first: share(index),
             end: share(index + 1),
         };
@@ -133,9 +213,11 @@ async fn one_sale(
     let mut progress = Progress::new(strategy, sale);
     let mut report = Report::new(strategy, sale.stock);
     let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    // Whoever stops listening, for a failure or for an interrupt, ends them with this set.
+    let mut listeners = tokio::task::JoinSet::new();
     for (index, mut instance) in instances.into_iter().enumerate() {
         let sender = sender.clone();
-        tokio::spawn(async move {
+        listeners.spawn(async move {
             loop {
                 let said = instance.next().await;
                 let is_last = !matches!(said, Ok(Said::Progress { .. }));
@@ -154,7 +236,6 @@ async fn one_sale(
         }
     }
     progress.clear();
-    report.check(&Books::read_up(&folder)?);
     Ok(report)
 }
 
@@ -173,94 +254,5 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A process that sells.
-struct Instance {
-    process: Child,
-    words: Lines<BufReader<ChildStdout>>,
-}
-
-impl Instance {
-    /// Start it, and wait until it is ready to sell.
-    async fn start(task: &Task) -> Result<Self> {
-        let failed = |it: std::io::Error| Failure::system("an instance of the shop cannot be started", &it);
-        let program = std::env::current_exe().map_err(failed)?;
-        let task = serde_json::to_string(task).map_err(|it| failed(it.into()))?;
-        let mut command = Command::new(program);
-        command.arg(INSTANCE).kill_on_drop(true);
-        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-        let mut process = command.spawn().map_err(failed)?;
-        let words = process.stdout.take().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
-        let mut instance = Instance { process, words: BufReader::new(words).lines() };
-        instance.tell(&task).await?;
-        instance.next().await?;
-        Ok(instance)
-    }
-
-    async fn tell(&mut self, words: &str) -> Result<()> {
-        let failed = |it| Failure::system("an instance of the shop does not listen", &it);
-        if let Some(input) = &mut self.process.stdin {
-            input
-                .write_all(format!("{words}\n").as_bytes())
-                .await
-                .map_err(|it: std::io::Error| failed(it))?;
-        }
-        Ok(())
-    }
-
-    /// What it says next.
-    async fn next(&mut self) -> Result<Said> {
-        let line = self
-            .words
-            .next_line()
-            .await
-            .map_err(|it| Failure::system("an instance of the shop is not heard", &it))?;
-        let said = line.and_then(|it| serde_json::from_str(&it).ok());
-        said.ok_or_else(|| Failure::new(exit::SYSTEM, "an instance of the shop ended too early; see above"))
-    }
-
-    async fn end(mut self) {
-        let _ = self.process.wait().await;
-    }
-}
-
-/// A line on the terminal that follows the sale.
-struct Progress {
-    strategy: Strategy,
-    buyers: u32,
-    stock: u32,
-    /// Of each instance: how many it sold, how many buyers it served.
-    counts: Vec<(u64, u64)>,
-    shown: bool,
-}
-
-impl Progress {
-    fn new(strategy: Strategy, sale: &FlashSale) -> Self {
-        let shown = std::io::stderr().is_terminal();
-        let counts = vec![(0, 0); sale.instances as usize];
-        Progress { strategy, buyers: sale.buyers, stock: sale.stock, counts, shown }
-    }
-
-    fn show(&mut self, index: usize, sold: u64, done: u64) {
-        self.counts[index] = (sold, done);
-        if !self.shown {
-            return;
-        }
-        let (sold, done) = self.counts.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let filled = usize::try_from(done * 20 / u64::from(self.buyers)).unwrap_or(20).min(20);
-        let (bar, rest) = ("█".repeat(filled), "░".repeat(20 - filled));
-        let name = self.strategy.name();
-        output::say_raw(&format!(
-            "\r\x1b[K{name:<14} {bar}{rest} {done} of {} buyers, {sold} sold of {}",
-            self.buyers, self.stock
-        ));
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            output::say_raw("\r\x1b[K");
-        }
     }
 }

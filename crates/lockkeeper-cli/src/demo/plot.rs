@@ -11,6 +11,7 @@ const TOP: f64 = 64.0;
 
 /// The picture as SVG.
 pub(crate) fn draw(reports: &[Report], title: &str) -> String {
+    let reports: Vec<&Report> = reports.iter().filter(|it| it.left_out.is_none()).collect();
     let fastest = reports.iter().map(|it| it.orders_per_second).fold(1.0, f64::max);
     let rows = f64::from(u32::try_from(reports.len()).unwrap_or(0));
     let height = TOP + ROW * rows + 24.0;

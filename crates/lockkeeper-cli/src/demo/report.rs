@@ -25,8 +25,13 @@ pub(crate) struct Report {
     pub(crate) orders_per_second: f64,
     wait_p50_ms: f64,
     wait_p99_ms: f64,
-    lock_trips_per_order: f64,
-    book_trips_per_order: f64,
+    /// Questions to the store of locks.
+    lock_commands_per_order: f64,
+    /// Statements to the database.
+    db_statements_per_order: f64,
+    /// Why nothing was sold this way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) left_out: Option<&'static str>,
     #[serde(skip)]
     gathered: Gathered,
 }
@@ -51,10 +56,16 @@ impl Report {
             orders_per_second: 0.0,
             wait_p50_ms: 0.0,
             wait_p99_ms: 0.0,
-            lock_trips_per_order: 0.0,
-            book_trips_per_order: 0.0,
+            lock_commands_per_order: 0.0,
+            db_statements_per_order: 0.0,
+            left_out: None,
             gathered: Gathered::default(),
         }
+    }
+
+    /// A strategy that could not be tried, and why.
+    pub(crate) fn left_out(strategy: Strategy, stock: u32, why: &'static str) -> Self {
+        Report { left_out: Some(why), ..Report::new(strategy, stock) }
     }
 
     /// Take in what one instance says.
@@ -78,8 +89,8 @@ impl Report {
         self.wait_p50_ms = at(&gathered.waits_us, 50);
         self.wait_p99_ms = at(&gathered.waits_us, 99);
         let orders = as_f64(self.sold.max(1));
-        self.lock_trips_per_order = as_f64(gathered.lock_trips) / orders;
-        self.book_trips_per_order = as_f64(gathered.book_trips) / orders;
+        self.lock_commands_per_order = as_f64(gathered.lock_trips) / orders;
+        self.db_statements_per_order = as_f64(gathered.book_trips) / orders;
         if !gathered.span.is_zero() {
             self.orders_per_second = as_f64(self.sold) / gathered.span.as_secs_f64();
         }
@@ -91,6 +102,9 @@ impl Report {
     }
 
     fn verdict(&self) -> String {
+        if let Some(why) = self.left_out {
+            return why.into();
+        }
         let wanted = (self.gathered.waits_us.len() as u64).min(self.stock);
         match (self.oversold, self.unbooked) {
             (0, 0) if self.sold < wanted => format!("right, {} left over", wanted - self.sold),
@@ -101,6 +115,9 @@ impl Report {
     }
 
     pub(crate) fn in_a_line(&self) -> String {
+        if let Some(why) = self.left_out {
+            return format!("{}: {why}", self.strategy.name());
+        }
         let (name, sold, speed) = (self.strategy.name(), self.sold, self.orders_per_second);
         format!("{name}: {sold} sold of {}, {speed:.0} orders per second: {}", self.stock, self.verdict())
     }
@@ -116,13 +133,18 @@ pub(crate) fn table(reports: &[Report]) -> String {
         "ORDERS/S",
         "WAIT P50",
         "WAIT P99",
-        "LOCK TRIPS",
-        "DB TRIPS",
+        "LOCK CMDS",
+        "DB CMDS",
         "BOOKS",
     ];
     let rows: Vec<_> = reports
         .iter()
         .map(|it| {
+            if it.left_out.is_some() {
+                let mut row = [(); 10].map(|()| "-".to_owned());
+                (row[0], row[9]) = (it.strategy.name().to_owned(), it.verdict());
+                return row;
+            }
             [
                 it.strategy.name().to_owned(),
                 it.sold.to_string(),
@@ -131,8 +153,8 @@ pub(crate) fn table(reports: &[Report]) -> String {
                 format!("{:.0}", it.orders_per_second),
                 format!("{:.0} ms", it.wait_p50_ms),
                 format!("{:.0} ms", it.wait_p99_ms),
-                format!("{:.2}", it.lock_trips_per_order),
-                format!("{:.2}", it.book_trips_per_order),
+                format!("{:.2}", it.lock_commands_per_order),
+                format!("{:.2}", it.db_statements_per_order),
                 it.verdict(),
             ]
         })

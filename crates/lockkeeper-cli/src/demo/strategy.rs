@@ -1,18 +1,18 @@
 //! The ways to sell a piece, from careless to careful.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper::spi::Clock;
-use lockkeeper::{Error, Locker};
+use lockkeeper::sql::rowlock::{Attempts, Retry};
+use lockkeeper::{Error, Guard, Locker};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
-use crate::demo::books::{Books, Trouble};
-use crate::demo::counting::{Counting, Trips};
+use crate::demo::books::{Books, Outcome, Sale, Trouble};
+use crate::demo::counting::Trips;
 use crate::demo::instance::Task;
+use crate::demo::locks;
 use crate::demo::plain::PlainLock;
 
 /// How one process and another keep out of each other's way.
@@ -23,22 +23,23 @@ pub(crate) enum Strategy {
     NoLock,
     /// Write it back only if nobody else has, by a version number; try again otherwise
     Optimistic,
-    /// Read and write in one transaction that keeps others out of the database
+    /// Read and write in one transaction that locks the row
     Pessimistic,
     /// One statement that takes a piece if there is one
     OneStatement,
-    /// A lock as in the books: set if absent, ask again every 10 ms, delete if it is ours
+    /// A Redis lock as in the books: set if absent, ask again every 10 ms, delete if it is ours
     PlainLock,
-    /// The same behind a mutex in each process, so that only one buyer of a process asks
+    /// A mutex in each process, then a lock in the store, for every buyer anew
     TwoTier,
     /// A lock of this library: two lines, appointed by whoever leaves, handed on
     Lockkeeper,
 }
 
 /// How long a buyer waits for a lock.
-const PATIENCE: Duration = Duration::from_mins(2);
-/// How often a buyer tries again when somebody else was faster.
-const RETRIES_MAX: u32 = 50;
+const PATIENCE: Duration = Duration::from_mins(10);
+/// How often a buyer tries again when somebody else was faster, and after which pauses.
+const RETRY: Retry =
+    Retry { attempts_max: 50, pause_first: Duration::from_millis(1), pause_max: Duration::from_millis(100) };
 
 impl Strategy {
     pub(crate) const ALL: [Strategy; 7] = [
@@ -84,112 +85,120 @@ pub(crate) struct Seller {
     way: Way,
     /// Trips to the store of locks.
     pub(crate) trips: Arc<Trips>,
-    /// Seen once, true for good: stock never grows.
-    pub(crate) sold_out: AtomicBool,
+    /// Seen once, true for good: stock never grows. Whoever waits for a turn stops waiting.
+    sold_out: watch::Sender<bool>,
 }
 
 enum Way {
-    NoLock,
-    Optimistic,
-    Pessimistic,
-    OneStatement,
+    /// The database alone.
+    Database(Sale),
     Plain(PlainLock),
-    TwoTier(Mutex<()>, PlainLock),
+    TwoTier(Mutex<()>, Locker, String),
     Lockkeeper(Locker, String),
 }
 
 impl Seller {
     pub(crate) async fn open(task: &Task) -> Result<Self, Trouble> {
         let trips = Arc::new(Trips::default());
-        let plain = || PlainLock::open(task, trips.clone());
+        let locker = async || {
+            // The demo wants to see everybody in line; a shop would rather refuse some.
+            let builder = locks::locker(&task.url, trips.clone()).await?.waiters_max(usize::MAX);
+            Ok::<_, Trouble>(builder.build())
+        };
         let way = match task.strategy {
-            Strategy::NoLock => Way::NoLock,
-            Strategy::Optimistic => Way::Optimistic,
-            Strategy::Pessimistic => Way::Pessimistic,
-            Strategy::OneStatement => Way::OneStatement,
-            Strategy::PlainLock => Way::Plain(plain().await?),
-            Strategy::TwoTier => Way::TwoTier(Mutex::new(()), plain().await?),
-            Strategy::Lockkeeper => {
-                let builder = if let Some(url) = &task.redis {
-                    let backend = lockkeeper::redis::Redis::connect(url).await?;
-                    Locker::builder(Counting::new(backend, trips.clone()))
-                } else {
-                    let options = lockkeeper::sqlite::SqliteOptions::new(task.folder.join("locks.db"));
-                    let backend = lockkeeper::sqlite::SqliteBackend::open(options).await?;
-                    Locker::builder(Counting::new(backend, trips.clone()))
-                };
-                Way::Lockkeeper(builder.waiters_max(usize::MAX).build(), task.lock.clone())
+            Strategy::NoLock => Way::Database(Sale::Careless),
+            Strategy::Optimistic => Way::Database(Sale::IfUnchanged),
+            Strategy::Pessimistic => Way::Database(Sale::RowLocked),
+            Strategy::OneStatement => Way::Database(Sale::OneStatement),
+            Strategy::PlainLock => {
+                let url = locks::plain_redis(&task.url)?;
+                Way::Plain(PlainLock::open(url, &task.lock, trips.clone()).await?)
             }
+            Strategy::TwoTier => Way::TwoTier(Mutex::new(()), locker().await?, task.lock.clone()),
+            Strategy::Lockkeeper => Way::Lockkeeper(locker().await?, task.lock.clone()),
         };
-        Ok(Seller { books: Books::open(&task.folder)?, way, trips, sold_out: AtomicBool::new(false) })
+        let books = Books::open(&task.db, task.tables.clone())?;
+        books.warm_up().await?;
+        Ok(Seller { books, way, trips, sold_out: watch::Sender::new(false) })
     }
 
-    /// Sell one piece to this buyer.
+    /// Serve one buyer.
     pub(crate) async fn sell(&self, buyer: u32) -> Result<Answer, Trouble> {
-        let books = &self.books;
-        match &self.way {
-            Way::NoLock => self.carelessly(buyer).await,
-            Way::Pessimistic => Ok(sold(books.sell_in_a_transaction(buyer).await?)),
-            Way::OneStatement => Ok(sold(books.sell_by_one_statement(buyer).await?)),
-            Way::Optimistic => self.optimistically(buyer).await,
-            Way::Plain(lock) => self.under_plain(lock, buyer).await,
-            Way::TwoTier(mutex, lock) => {
-                let _first = mutex.lock().await;
-                self.under_plain(lock, buyer).await
-            }
-            Way::Lockkeeper(locker, name) => match locker.lock(name).wait_at_most(PATIENCE).await {
-                Err(Error::TimedOut { .. }) => Ok(Answer::Failed),
-                Err(error) => Err(error.into()),
-                Ok(guard) => {
-                    let answer = guard.run(self.carelessly(buyer)).await?;
-                    guard.release().await?;
-                    answer
+        if self.is_over() {
+            return Ok(Answer::SoldOut);
+        }
+        let answer = match &self.way {
+            Way::Database(Sale::IfUnchanged) => self.until_unchanged(buyer).await?,
+            Way::Database(sale) => self.once(*sale, buyer).await?,
+            Way::Plain(lock) => {
+                let until = Clock::boot().now().after(PATIENCE);
+                match lock.acquire(until, || self.is_over()).await? {
+                    None => self.gave_up(),
+                    Some(held) => {
+                        let answer = self.once(Sale::Careless, buyer).await;
+                        held.release().await?;
+                        answer?
+                    }
                 }
+            }
+            Way::TwoTier(mutex, locker, name) => match self.unless_over(mutex.lock()).await {
+                None => Answer::SoldOut,
+                Some(_first) => self.under_lock(locker, name, buyer).await?,
             },
-        }
-    }
-
-    /// Read, decide, write: right only if nobody comes between.
-    async fn carelessly(&self, buyer: u32) -> Result<Answer, Trouble> {
-        // It may have come true while we waited for a lock.
-        if self.sold_out.load(Ordering::Relaxed) {
-            return Ok(Answer::SoldOut);
-        }
-        let (stock, _) = self.books.read().await?;
-        if stock <= 0 {
-            return Ok(Answer::SoldOut);
-        }
-        self.books.write(stock - 1).await?;
-        self.books.order(buyer).await?;
-        Ok(Answer::Sold)
-    }
-
-    async fn optimistically(&self, buyer: u32) -> Result<Answer, Trouble> {
-        for attempt in 1..=RETRIES_MAX {
-            let (stock, version) = self.books.read().await?;
-            if stock <= 0 {
-                return Ok(Answer::SoldOut);
-            }
-            if self.books.sell_if_unchanged(buyer, version).await? {
-                return Ok(Answer::Sold);
-            }
-            // Longer each time and never the same for two buyers, or they meet again.
-            let chance = RandomState::new().hash_one((buyer, attempt));
-            Clock::boot().sleep(Duration::from_micros(chance % (u64::from(attempt) * 2000))).await;
-        }
-        Ok(Answer::Failed)
-    }
-
-    async fn under_plain(&self, lock: &PlainLock, buyer: u32) -> Result<Answer, Trouble> {
-        let Some(held) = lock.acquire(Clock::boot().now().after(PATIENCE)).await? else {
-            return Ok(Answer::Failed);
+            Way::Lockkeeper(locker, name) => self.under_lock(locker, name, buyer).await?,
         };
-        let answer = self.carelessly(buyer).await;
-        held.release().await?;
+        if answer == Answer::SoldOut {
+            self.sold_out.send_if_modified(|it| !std::mem::replace(it, true));
+        }
+        Ok(answer)
+    }
+
+    fn is_over(&self) -> bool {
+        *self.sold_out.borrow()
+    }
+
+    /// Why a buyer stopped waiting.
+    fn gave_up(&self) -> Answer {
+        if self.is_over() { Answer::SoldOut } else { Answer::Failed }
+    }
+
+    /// Wait, but not for something that has lost its sense.
+    async fn unless_over<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let mut sold_out = self.sold_out.subscribe();
+        tokio::select! {
+            biased;
+            it = wait => Some(it),
+            _ = sold_out.wait_for(|it| *it) => None,
+        }
+    }
+
+    async fn under_lock(&self, locker: &Locker, name: &str, buyer: u32) -> Result<Answer, Trouble> {
+        let wait = async { locker.lock(name).wait_at_most(PATIENCE).await };
+        let guard: Guard = match self.unless_over(wait).await {
+            None => return Ok(Answer::SoldOut),
+            Some(Err(Error::TimedOut { .. })) => return Ok(Answer::Failed),
+            Some(guard) => guard?,
+        };
+        let answer = guard.run(self.once(Sale::Careless, buyer)).await?;
+        guard.release().await?;
         answer
     }
-}
 
-fn sold(it: bool) -> Answer {
-    if it { Answer::Sold } else { Answer::SoldOut }
+    async fn once(&self, sale: Sale, buyer: u32) -> Result<Answer, Trouble> {
+        Ok(match self.books.sell(sale, buyer, || self.is_over()).await? {
+            Outcome::Sold => Answer::Sold,
+            Outcome::SoldOut => Answer::SoldOut,
+            Outcome::Overtaken => Answer::Failed,
+        })
+    }
+
+    async fn until_unchanged(&self, buyer: u32) -> Result<Answer, Trouble> {
+        let mut attempts = Attempts::new(RETRY);
+        loop {
+            let answer = self.once(Sale::IfUnchanged, buyer).await?;
+            if answer != Answer::Failed || attempts.lost().await.is_err() {
+                return Ok(answer);
+            }
+        }
+    }
 }
