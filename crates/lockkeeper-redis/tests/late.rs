@@ -16,6 +16,10 @@ use lockkeeper_testkit::servers::{self, RedisOptions};
 
 const LONG: Duration = Duration::from_mins(10);
 
+fn enter(redis: &Redis) -> RedisPlace {
+    redis.enter(claim_of("k", LONG, 1, 1))
+}
+
 struct Scene {
     server: servers::Redis,
     proxy: Proxy,
@@ -36,13 +40,9 @@ impl Scene {
         Scene { server, proxy, far, near }
     }
 
-    fn claim(&self, redis: &Redis) -> RedisPlace {
-        redis.enter(claim_of("k", LONG, 1, 1))
-    }
-
     /// A place whose `turn` is on its way and whose `leave` has overtaken it.
     async fn overtaken(&self) -> RedisPlace {
-        let mut place = self.claim(&self.far);
+        let mut place = enter(&self.far);
         self.proxy.keep_request(b"EVALSHA");
         let fault = place.turn().await.unwrap_err();
         assert!(fault.is_transient(), "{fault}");
@@ -77,14 +77,14 @@ async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
     scene.overtaken().await;
     scene.deliver().await;
     assert!(scene.near.list("").await.unwrap().is_empty(), "it came back to life");
-    held(&mut scene.claim(&scene.near)).await;
+    held(&mut enter(&scene.near)).await;
 }
 
 #[tokio::test]
 async fn it_takes_nothing_either_when_others_came_and_went_meanwhile() {
     let scene = Scene::start().await;
     scene.overtaken().await;
-    let (mut one, mut two) = (scene.claim(&scene.near), scene.claim(&scene.near));
+    let (mut one, mut two) = (enter(&scene.near), enter(&scene.near));
     let first = held(&mut one).await;
     assert!(matches!(one.renew().await.unwrap(), Renewal::Held { wanted: false, .. }));
     waits(&mut two).await;
@@ -94,13 +94,13 @@ async fn it_takes_nothing_either_when_others_came_and_went_meanwhile() {
     two.leave().await.unwrap();
     scene.deliver().await;
     assert!(scene.near.list("").await.unwrap().is_empty(), "it came back to life");
-    held(&mut scene.claim(&scene.near)).await;
+    held(&mut enter(&scene.near)).await;
 }
 
 #[tokio::test]
 async fn it_does_not_join_a_line_of_others() {
     let scene = Scene::start().await;
-    let (mut one, mut two) = (scene.claim(&scene.near), scene.claim(&scene.near));
+    let (mut one, mut two) = (enter(&scene.near), enter(&scene.near));
     held(&mut one).await;
     scene.overtaken().await;
     scene.deliver().await;
@@ -139,13 +139,13 @@ async fn the_same_place_may_ask_again_under_another_name() {
     scene.deliver().await;
     assert_eq!(held(&mut place).await.counter, grant.counter);
     place.leave().await.unwrap();
-    held(&mut scene.claim(&scene.near)).await;
+    held(&mut enter(&scene.near)).await;
 }
 
 #[tokio::test]
 async fn a_take_that_was_sent_twice_takes_nothing_the_second_time() {
     let scene = Scene::start().await;
-    let mut place = scene.claim(&scene.far);
+    let mut place = enter(&scene.far);
     scene.proxy.keep_request(b"EVALSHA");
     // The server hears nothing of the first sending, and closes the connection.
     let turn = async { held(&mut place).await };
@@ -162,7 +162,7 @@ async fn a_take_that_was_sent_twice_takes_nothing_the_second_time() {
 #[tokio::test]
 async fn what_remembers_the_release_expires_by_itself_and_costs_nothing_without_doubt() {
     let scene = Scene::start().await;
-    let mut place = scene.claim(&scene.near);
+    let mut place = enter(&scene.near);
     held(&mut place).await;
     place.leave().await.unwrap();
     assert!(scene.server.command(&["KEYS", "*"]).await.unwrap().items().is_empty());

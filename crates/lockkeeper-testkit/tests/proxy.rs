@@ -206,6 +206,23 @@ async fn a_lost_reply_was_executed_and_a_lost_request_was_not() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_kept_back_is_overtaken_and_arrives_though_its_client_has_gone() {
+    let stage = Stage::set().await;
+    let (mut slow, mut slow_server) = stage.connect().await;
+    let (mut quick, mut quick_server) = stage.connect().await;
+    stage.proxy.keep_request(b"take");
+    pass(&mut slow, &mut slow_server, "hello").await;
+    slow.write_all(b"take").await.unwrap();
+    stage.proxy.wait_for(|it| it.kept == 1).await.unwrap();
+    drop(slow);
+    pass(&mut quick, &mut quick_server, "take").await;
+    assert!(is_silent(&mut slow_server).await);
+    stage.proxy.let_go();
+    assert_eq!(receive(&mut slow_server, 4).await, "take");
+    assert_eq!(end_of(&mut slow_server).await, ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
 async fn a_closed_proxy_refuses_new_connections_and_keeps_open_ones() {
     let stage = Stage::set().await;
     let (mut client, mut server) = stage.connect().await;
