@@ -26,7 +26,9 @@ const SUITES: &[Suite] = &[
     ("processes", "SQLite, eight processes", processes::run),
     ("postgres", "PostgreSQL", sql::postgres),
     ("mysql", "MariaDB", sql::mysql),
-    ("redis", "Redis", redis::run),
+    ("redis", "Redis, free locks", redis::free),
+    ("redis-wanted", "Redis, one key that many want", redis::wanted),
+    ("redis-kept", "Redis, 10,000 locks held", redis::kept),
 ];
 
 /// What this program does when a suite starts it once more: the first word, and the work.

@@ -13,15 +13,30 @@ use lockkeeper_testkit::servers::{Redis, RedisOptions};
 use crate::Outcome;
 pub(crate) use worker::{WORKER, work};
 
-pub(crate) fn run() -> Outcome {
+/// Free locks.
+pub(crate) fn free() -> Outcome {
+    on_server(async |server| Ok(vec![solo::one(server).await?, solo::many(server).await?]))
+}
+
+/// One key that many want.
+pub(crate) fn wanted() -> Outcome {
+    on_server(async |server| {
+        let mut rows = crowd::one_process(server).await?;
+        rows.extend(crowd::four_crowds(server).await?);
+        rows.extend(crowd::four_alone(server).await?);
+        Ok(rows)
+    })
+}
+
+/// Locks that are kept for long.
+pub(crate) fn kept() -> Outcome {
+    on_server(async |server| Ok(vec![renewals::run(server).await?]))
+}
+
+fn on_server(suite: impl AsyncFnOnce(&Redis) -> Outcome) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Redis::start(RedisOptions::default()).await?;
-        let mut rows = vec![solo::one(&server).await?, solo::many(&server).await?];
-        rows.extend(crowd::one_process(&server).await?);
-        rows.extend(crowd::four_crowds(&server).await?);
-        rows.extend(crowd::four_alone(&server).await?);
-        rows.push(renewals::run(&server).await?);
-        Ok(rows)
+        suite(&server).await
     })
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Key;
+
 /// How many bits of a fence count the guards of one tenure.
 const HANDOFF_BITS: u32 = 16;
 
@@ -50,6 +52,31 @@ impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// Why a checker of fences refused an access. The checkers are in the crates of the stores.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FencedError<E> {
+    /// Somebody with a newer lock was here. Ours is lost: write nothing, roll back.
+    #[error("the fence {fence} of {resource:?} is stale: {seen} has been here; the lock is lost, roll back")]
+    Stale {
+        /// What was to be accessed.
+        resource: Key,
+        /// Our fence.
+        fence: Fence,
+        /// The newest fence that was here.
+        seen: Fence,
+    },
+    /// A fence that no lock gives.
+    #[error("the fence {fence} is larger than the database can keep")]
+    TooLarge {
+        /// The fence.
+        fence: Fence,
+    },
+    /// The database said no. Nothing is known about the fence: roll back.
+    #[error(transparent)]
+    Database(E),
 }
 
 #[cfg(test)]

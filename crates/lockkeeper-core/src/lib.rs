@@ -35,7 +35,7 @@ pub use background::{Spawn, Task};
 pub use claim::{Claim, ClaimId, Label};
 pub use clock::{Clock, Moment};
 pub use error::{Error, LostReason, Result, Stage};
-pub use fence::Fence;
+pub use fence::{Fence, FencedError};
 pub use guard::{Guard, Lost, Timings};
 pub use key::Key;
 pub use locker::{Locker, LockerBuilder};

@@ -132,7 +132,7 @@ impl LockerBuilder {
                 outage_max: Duration::from_secs(5),
                 handoff_span_max,
             },
-            bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 16, handoff_span_max },
+            bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 32, handoff_span_max },
             clock: Clock::boot(),
             label: Label::of_this_process(),
             observer: None,
@@ -178,7 +178,7 @@ impl LockerBuilder {
         self
     }
 
-    /// How many callers of this process are served in a row while another process waits. Default 16.
+    /// How many callers of this process are served in a row while another process waits. Default 32.
     /// Zero switches the hand-on off as soon as somebody outside waits.
     pub fn handoff_count_max(mut self, count: u64) -> Self {
         self.bounds.handoff_count_max = count;

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     home: Option<Handle>,
     live: Mutex<Option<Live>>,
     attempts: AtomicU64,
+    /// Calls that were repeated because their connection was cut.
+    repeats: AtomicU64,
     opening: tokio::sync::Mutex<Option<(Moment, Fault)>>,
 }
 
@@ -100,6 +102,7 @@ impl Link {
             home,
             live: Mutex::default(),
             attempts: AtomicU64::new(0),
+            repeats: AtomicU64::new(0),
             opening: tokio::sync::Mutex::default(),
         }
     }
@@ -115,10 +118,16 @@ impl Link {
         let mut answer = live.eval(script, call).await;
         if answer.as_ref().is_err_and(was_cut) {
             live.state.give_up();
+            self.repeats.fetch_add(1, Ordering::AcqRel);
             live = self.open(doing).await?;
             answer = live.eval(script, call).await;
         }
         answer.map_err(|it| live.fault(doing, it))
+    }
+
+    /// How many calls were sent twice. The first of the two may still be on its way.
+    pub(crate) fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Acquire)
     }
 
     fn ready(&self) -> Option<Live> {

@@ -35,8 +35,8 @@ pub(crate) type Opened = (MultiplexedConnection, Arc<AtomicBool>);
 pub(crate) struct Dialer {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
-    /// Which server was the primary when last asked, for the restart guard.
-    known_run: Mutex<Option<String>>,
+    /// Which server was the primary when last asked, and since when if it took over, for the restart guard.
+    known_run: Mutex<Option<(String, Option<Moment>)>>,
 }
 
 impl Dialer {
@@ -120,6 +120,17 @@ impl Dialer {
 
     /// The address of the service's primary, as this sentinel believes.
     async fn ask_sentinel(&self, sentinel: &Host, service: &str) -> RedisResult<Host> {
+        self.primary_told_by(sentinel, service).await.map_err(|error| match error.code() {
+            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => {
+                let what =
+                    "a sentinel refuses us; check sentinel_user and sentinel_password, and their rights";
+                RedisError::from((ErrorKind::AuthenticationFailed, what, error.to_string()))
+            }
+            _ => error,
+        })
+    }
+
+    async fn primary_told_by(&self, sentinel: &Host, service: &str) -> RedisResult<Host> {
         let client = self.sentinel_client(sentinel)?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.connect_timeout))
@@ -247,12 +258,19 @@ impl Dialer {
         let now = self.clock.now();
         let info: String = Cmd::new().arg("INFO").arg("server").query_async(connection).await?;
         let run = field(&info, "run_id").unwrap_or_default().to_owned();
-        let uptime = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok());
-        let uptime = Duration::from_secs(uptime.unwrap_or(0));
-        let known = self.known_run.lock().unwrap_or_else(PoisonError::into_inner).replace(run.clone());
-        let took_over = known.is_some_and(|it| it != run);
-        let age = if took_over { Duration::ZERO } else { uptime };
-        Ok(now.after(guard.saturating_sub(age)))
+        let uptime = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok()).unwrap_or(0_u64);
+        // Counted in whole seconds of the wall clock: it may be one too many.
+        let uptime = Duration::from_secs(uptime.saturating_sub(1));
+        // All connections share this: the switch counts for each, whichever of them noticed it.
+        let mut known = self.known_run.lock().unwrap_or_else(PoisonError::into_inner);
+        let took_over = match known.as_ref() {
+            Some((same, since)) if *same == run => *since,
+            Some(_) => Some(now),
+            None => None,
+        };
+        *known = Some((run, took_over));
+        let since_start = now.after(guard.saturating_sub(uptime));
+        Ok(took_over.map_or(since_start, |it| it.after(guard).max(since_start)))
     }
 }
 

@@ -17,6 +17,7 @@ mod connection;
 mod dial;
 mod doctor;
 mod fault;
+mod fenced;
 mod naming;
 mod node;
 mod options;
@@ -36,6 +37,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
 use lockkeeper_core::{Claim, Result};
 
+pub use fenced::{FencedScript, RedisFences};
 pub use options::{Deployment, Host, Options, Replicas, Secret, Tls};
 pub use place::RedisPlace;
 use store::Store;

@@ -40,6 +40,8 @@ pub struct RedisPlace {
     asks: u64,
     /// When we asked last.
     asked_at: Moment,
+    /// A `turn` of this id may still be on its way: its outcome was unknown, or it was sent twice.
+    doubt: bool,
     /// The last answer was to wait.
     waiting: bool,
     /// We gave up; a further `turn` begins anew under another id.
@@ -59,6 +61,7 @@ impl RedisPlace {
             ttl_ms,
             asks: 0,
             asked_at: Moment::from_nanos(0),
+            doubt: false,
             waiting: false,
             left: false,
             seat: None,
@@ -102,7 +105,7 @@ impl RedisPlace {
             Fault::transient(crate::fault::NAME, TAKING, "no random claim id could be drawn").with_source(it)
         })?;
         record::set_id(&mut self.record, self.id.as_bytes());
-        (self.left, self.waiting) = (false, false);
+        (self.left, self.waiting, self.doubt) = (false, false, false);
         Ok(())
     }
 
@@ -131,8 +134,11 @@ impl RedisPlace {
             digits(smaller.unwrap_or(0), &mut counter),
         ];
         let call = Call { keys: &[&self.main], args: if smaller.is_some() { &args } else { &args[..3] } };
-        let answer = self.store.turn(TAKING, !self.waiting && smaller.is_none(), &call).await?;
-        self.read(answer)
+        let repeats = self.store.commands().repeats();
+        let answer = self.store.turn(TAKING, !self.waiting && smaller.is_none(), &call).await;
+        self.doubt |=
+            answer.as_ref().is_err_and(Fault::is_transient) || repeats != self.store.commands().repeats();
+        self.read(answer?)
     }
 
     fn read(&mut self, answer: Value) -> Result<Turn> {
@@ -145,6 +151,7 @@ impl RedisPlace {
                 [Value::Int(0), Value::Int(left), Value::Int(ahead)] => {
                     self.wait(record::ticks(left.unsigned_abs()), ahead.unsigned_abs())
                 }
+                [Value::Int(-1)] => return Err(self.came_too_late()),
                 _ => return Err(self.unexpected()),
             },
             _ => return Err(self.unexpected()),
@@ -175,6 +182,22 @@ impl RedisPlace {
             return Err(fault);
         }
         Ok(())
+    }
+
+    /// A `leave` of ours was served although its answer was lost. The next ask begins anew.
+    fn came_too_late(&mut self) -> Fault {
+        self.forget();
+        Fault::transient(
+            crate::fault::NAME,
+            TAKING,
+            "this place had been given up already; asking again takes a new one",
+        )
+    }
+
+    fn forget(&mut self) {
+        (self.left, self.waiting) = (true, false);
+        self.store.board().stand_up(self.id);
+        self.seat = None;
     }
 
     fn before_2020() -> Fault {
@@ -236,10 +259,8 @@ impl Place for RedisPlace {
         if self.asks == 0 || self.left {
             return Ok(());
         }
-        self.store.leave(LEAVING, &self.main, self.id.as_bytes()).await?;
-        (self.left, self.waiting) = (true, false);
-        self.store.board().stand_up(self.id);
-        self.seat = None;
+        self.store.leave(LEAVING, &self.main, self.id.as_bytes(), self.doubt).await?;
+        self.forget();
         Ok(())
     }
 }

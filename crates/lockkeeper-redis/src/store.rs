@@ -22,6 +22,9 @@ use crate::{doctor, fault, naming};
 /// A tenth of a second, in ticks.
 const CLOCK_STEP_TICKS: u64 = 10_000;
 
+/// How long a `turn` that comes after its own `leave` is refused. Packets and stopped servers are not that late.
+const REFUSED_FOR_MS: &[u8] = b"60000";
+
 #[derive(Debug)]
 pub(crate) struct Store {
     dialer: SharedDialer,
@@ -115,7 +118,18 @@ impl Store {
         self.commands.call(doing, &self.scripts.turn, call).await
     }
 
-    pub(crate) async fn leave(&self, doing: &'static str, main: &str, id: &[u8; 16]) -> Result<(), Fault> {
+    /// Give up by `leave`. In `doubt`, because a `turn` of the claim may still be on its way, that one is refused.
+    pub(crate) async fn leave(
+        &self,
+        doing: &'static str,
+        main: &str,
+        id: &[u8; 16],
+        doubt: bool,
+    ) -> Result<(), Fault> {
+        if doubt {
+            let call = Call { keys: &[main], args: &[id, REFUSED_FOR_MS] };
+            return self.commands.call(doing, &self.scripts.leave, &call).await.map(drop);
+        }
         let call = Call { keys: &[main], args: &[id] };
         let Some(bulk) = &self.bulk else {
             return self.commands.call(doing, &self.scripts.leave, &call).await.map(drop);

@@ -102,6 +102,41 @@ async fn the_death_of_a_shards_primary_is_survived() {
 }
 
 #[tokio::test]
+async fn a_stopped_primary_of_a_shard_is_replaced_and_not_waited_for() {
+    let (servers, redis) = deployment().await;
+    let long = Duration::from_mins(1);
+    let mut one = redis.enter(claim_of("k", long, 1, 1));
+    let first = held(&mut one).await;
+    let key = only_key(&servers).await;
+    let old = servers.primary_of(&key).await.unwrap();
+    let mut client = old.client().await.unwrap();
+    client.command(&["SET", &key[..=key.find('}').unwrap()], "1", "PX", "1"]).await.unwrap();
+    client.command(&["WAIT", "1", "10000"]).await.unwrap();
+    old.pause().unwrap();
+    servers.wait_failover(&key, old).await.unwrap();
+    let renewal = within("renewing at the new primary", async {
+        loop {
+            match one.renew().await {
+                Ok(renewal) => return renewal,
+                Err(fault) => assert!(fault.is_transient(), "{fault}"),
+            }
+            Clock::boot().sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(matches!(renewal.await, Renewal::Held { .. }), "what was copied is still held");
+    // The old primary wakes up with its memory of the lock, and is not believed.
+    old.resume().unwrap();
+    within("leaving", async {
+        while one.leave().await.is_err() {
+            Clock::boot().sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let mut two = redis.enter(claim_of("k", long, 1, 1));
+    assert!(first.counter < until_held(&mut two).await.counter);
+}
+
+#[tokio::test]
 async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     let (servers, redis) = deployment().await;
     let long = Duration::from_mins(1);

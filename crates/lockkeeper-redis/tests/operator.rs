@@ -90,6 +90,7 @@ async fn the_least_rights_in_the_docs_suffice_and_no_right_is_too_many() {
     let (mut one, mut two) = (redis.enter(claim("k")), redis.enter(claim("k")));
     held(&mut one).await;
     waits(&mut two).await;
+    waits(&mut two).await;
     assert!(matches!(one.renew().await.unwrap(), Renewal::Held { wanted: true, .. }));
     one.leave().await.unwrap();
     within("the message", two.changed()).await;

@@ -103,6 +103,58 @@ async fn a_grant_that_too_few_replicas_confirm_is_no_grant() {
 }
 
 #[tokio::test]
+async fn the_restart_guard_gives_nothing_after_a_switch_whichever_connection_noticed_it_first() {
+    let (servers, url) = deployment().await;
+    let guard = Duration::from_secs(3);
+    let redis = Redis::connect(&format!("{url}?restart_guard=3s")).await.unwrap();
+    let mut one = redis.enter(claim_of("k", Duration::from_mins(1), 1, 1));
+    until_held(&mut one).await;
+    assert!(matches!(one.renew().await.unwrap(), Renewal::Held { .. }));
+    copied(&servers).await;
+    let old = servers.primary().await.unwrap();
+    old.kill().unwrap();
+    servers.wait_failover(old).await.unwrap();
+    // The connection for renewals finds the new primary before the one for commands does.
+    let renewal = within("renewing at the new primary", async {
+        loop {
+            if let Ok(renewal) = one.renew().await {
+                return renewal;
+            }
+        }
+    });
+    assert!(matches!(renewal.await, Renewal::Held { .. }), "what was copied is still held");
+    let (clock, mut two) = (Clock::boot(), redis.enter(claim_of("other", Duration::from_mins(1), 1, 1)));
+    let noticed = clock.now();
+    until_held(&mut two).await;
+    assert!(guard / 2 < clock.now() - noticed, "granted {:?} after the switch", clock.now() - noticed);
+}
+
+#[tokio::test]
+async fn killed_and_stopped_replicas_cost_nothing_unless_they_must_confirm() {
+    let (servers, url) = deployment().await;
+    let redis = Redis::connect(&url).await.unwrap();
+    let strict = Redis::connect(&format!("{url}?replicas=1&replicas_timeout=300ms")).await.unwrap();
+    let primary = servers.primary().await.unwrap();
+    let replicas: Vec<_> = servers.nodes().iter().filter(|it| it.port() != primary.port()).collect();
+    let (mut one, mut two) = (redis.enter(claim("k")), redis.enter(claim("k")));
+    held(&mut one).await;
+    waits(&mut two).await;
+    replicas[0].kill().unwrap();
+    let mut confirmed = strict.enter(claim("confirmed"));
+    held(&mut confirmed).await;
+    replicas[1].pause().unwrap();
+    assert!(matches!(one.renew().await.unwrap(), Renewal::Held { wanted: true, .. }));
+    one.leave().await.unwrap();
+    within("the message", two.changed()).await;
+    held(&mut two).await;
+    let fault = strict.enter(claim("unconfirmed")).turn().await.unwrap_err();
+    assert!(fault.is_transient() && fault.message.contains("0 of 1"), "{fault}");
+    replicas[1].resume().unwrap();
+    replicas[0].start().await.unwrap();
+    until_held(&mut strict.enter(claim("unconfirmed"))).await;
+}
+
+#[tokio::test]
 async fn an_unknown_service_is_named_in_the_error() {
     let (servers, url) = deployment().await;
     let error = Redis::connect(&url.replace(servers.name(), "nobody")).await.unwrap_err();

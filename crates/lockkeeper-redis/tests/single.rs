@@ -7,9 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::{claim, claim_of, held, impatient, until_held, waits, within};
-use lockkeeper_core::Key;
-use lockkeeper_core::backend::{Backend, Place, Renewal};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Clock, Key};
 use lockkeeper_redis::Redis;
 use lockkeeper_testkit::servers::{self, RedisOptions};
 
@@ -40,7 +40,7 @@ async fn a_free_lock_costs_one_script_to_take_and_one_to_give_back() {
     };
     assert_eq!(calls("evalsha"), 20);
     assert_eq!((calls("time"), calls("set"), calls("get"), calls("del")), (10, 10, 10, 10));
-    assert_eq!(calls("eval") + calls("publish") + calls("pexpire") + calls("zadd"), 0);
+    assert_eq!(calls("eval") + calls("publish") + calls("pexpire") + calls("rpush"), 0);
 }
 
 #[tokio::test]
@@ -211,6 +211,31 @@ async fn nothing_stays_behind_when_everybody_is_gone() {
         }
     })
     .await;
+}
+
+/// What the scripts remember of how long the keys live must be true of every key, whoever comes with whatever ttl.
+#[tokio::test]
+async fn every_key_of_a_lock_lives_as_long_as_its_longest_claim() {
+    let (server, redis) = server().await;
+    let (mut places, mut longest, clock) = (Vec::new(), Duration::ZERO, Clock::boot());
+    let started = clock.now();
+    for ttl in [20, 30, 25, 90, 40, 600, 30].map(Duration::from_secs) {
+        let mut place = redis.enter(claim_of("k", ttl, 1, 1));
+        match place.turn().await.unwrap() {
+            Turn::Held(_) => assert!(places.is_empty()),
+            Turn::Wait { ahead, .. } => assert_eq!(ahead, u64::try_from(places.len()).ok()),
+        }
+        places.push(place);
+        longest = longest.max(ttl);
+        for key in server.command(&["KEYS", "*"]).await.unwrap().items() {
+            let left = server.command(&["PTTL", &key.text()]).await.unwrap().int().unwrap();
+            let left = Duration::from_millis(u64::try_from(left).expect("every key expires"));
+            assert!(longest <= left + (clock.now() - started), "{key:?} lives {left:?}, a claim {longest:?}");
+        }
+    }
+    for mut place in places {
+        place.leave().await.unwrap();
+    }
 }
 
 #[tokio::test]

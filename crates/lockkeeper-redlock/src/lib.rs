@@ -21,7 +21,9 @@ mod background;
 mod options;
 mod place;
 mod quorum;
+mod retake;
 mod seat;
+mod trust;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +38,7 @@ use background::OwnThread;
 pub use options::Options;
 pub use place::RedlockPlace;
 use quorum::{Say, gather};
+use trust::Trust;
 
 pub(crate) const NAME: &str = "redlock";
 
@@ -48,6 +51,8 @@ pub(crate) struct Shared<B> {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     pub(crate) spawner: Arc<dyn Spawn>,
+    /// What is remembered of each node, in the same order.
+    pub(crate) trust: Arc<[Trust]>,
     profile: Profile,
     chance: AtomicU64,
 }
@@ -119,11 +124,12 @@ impl<B: Node> Redlock<B> {
         let profile = profile(&nodes, &options)?;
         let clock = options.clock.clone();
         let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(OwnThread::default()));
+        let trust = nodes.iter().map(|_| Trust::default()).collect();
         let nodes = nodes.into_iter().map(Arc::new).collect();
         let [.., one, two, three, four] = *ClaimId::random()?.as_bytes();
         let random = u64::from(u32::from_be_bytes([one, two, three, four]));
         let chance = AtomicU64::new(options.seed.unwrap_or(random));
-        Ok(Redlock(Arc::new(Shared { nodes, options, clock, spawner, profile, chance })))
+        Ok(Redlock(Arc::new(Shared { nodes, options, clock, spawner, trust, profile, chance })))
     }
 
     /// The nodes, as they were given.

@@ -24,6 +24,7 @@ use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, ClaimId, Moment};
 
 use crate::quorum::{self, Round, Say, count};
+use crate::retake::Retake;
 use crate::seat::{Cleaner, Seat};
 use crate::{NAME, Shared};
 
@@ -45,6 +46,8 @@ pub struct RedlockPlace<B: Node> {
     attempt: u64,
     /// A node may have heard of this attempt.
     asked: bool,
+    /// The counter of our grant, while we hold.
+    fence: Option<u64>,
     /// Attempts in a row that failed.
     failures: u32,
     seats: Vec<Seat<B::Place>>,
@@ -77,10 +80,11 @@ impl<B: Node> fmt::Debug for RedlockPlace<B> {
 impl<B: Node> RedlockPlace<B> {
     pub(crate) fn new(shared: Arc<Shared<B>>, claim: Claim) -> Self {
         let forgets_after = claim.ttl + shared.options.drift(claim.ttl);
-        let cleaner = Cleaner { clock: shared.clock.clone(), spawner: shared.spawner.clone(), forgets_after };
+        let (clock, spawner, trust) = (shared.clock.clone(), shared.spawner.clone(), shared.trust.clone());
+        let cleaner = Cleaner { clock, spawner, trust, forgets_after };
         let seats = shared.nodes.iter().map(|_| Seat::Empty).collect();
         let (id, claim) = (claim.id, Claim { patient: false, ..claim });
-        RedlockPlace { shared, cleaner, claim, id, attempt: 0, asked: false, failures: 0, seats }
+        RedlockPlace { shared, cleaner, claim, id, attempt: 0, asked: false, fence: None, failures: 0, seats }
     }
 
     fn now(&self) -> Moment {
@@ -91,23 +95,42 @@ impl<B: Node> RedlockPlace<B> {
         self.shared.options.timeout_for(self.claim.ttl)
     }
 
-    /// Enter where we have no place.
-    fn fill(&mut self) {
-        for (seat, node) in self.seats.iter_mut().zip(&self.shared.nodes) {
-            if seat.is_vacant() {
+    /// Enter where we have no place, at those nodes.
+    fn fill(&mut self, at_node: impl Fn(usize) -> bool) {
+        for (at, (seat, node)) in self.seats.iter_mut().zip(&self.shared.nodes).enumerate() {
+            if at_node(at) && seat.is_vacant() {
                 *seat = Seat::Here(node.enter(self.claim.clone()));
             }
         }
     }
 
-    /// Round 1: who gives us the lock?
+    /// Round 1: who gives us the lock? Nodes that failed lately are asked where the others cannot decide.
     async fn ask(&mut self) -> Vec<Say<Turn>> {
-        let (nodes, majority) = (self.seats.len(), self.shared.majority());
-        let timeout = self.timeout();
+        let (majority, now, trust) = (self.shared.majority(), self.now(), self.shared.trust.clone());
+        let trusted = trust.iter().filter(|it| !it.is_doubted()).count();
+        let due = trust.iter().map(|it| it.is_due(now) || trusted < majority);
+        let due: Vec<bool> = due.collect();
+        let silent: Vec<Say<Turn>> = trust.iter().map(|_| Say::Silent).collect();
+        let mut given = self.ask_some(&due, &silent).await;
+        let held = count(&given, is_held);
+        if held < majority && majority <= held + due.iter().filter(|it| !**it).count() {
+            let others: Vec<bool> = due.iter().map(|it| !it).collect();
+            return self.ask_some(&others, &given).await;
+        }
+        for (said, trust) in given.iter_mut().zip(trust.iter()).zip(due).filter(|it| !it.1).map(|it| it.0) {
+            *said = trust.fault().map_or(Say::Silent, Say::Failed);
+        }
+        given
+    }
+
+    /// Ask some nodes; the others have said something already.
+    async fn ask_some(&mut self, some: &[bool], others: &[Say<Turn>]) -> Vec<Say<Turn>> {
+        let (nodes, majority, timeout) = (self.seats.len(), self.shared.majority(), self.timeout());
+        self.fill(|at| some[at]);
         let round = Round::begin(
             &mut self.seats,
             &self.cleaner,
-            |_| true,
+            |at| some[at],
             |_, mut place: B::Place| {
                 Box::pin(async move {
                     let answer = place.turn().await;
@@ -115,12 +138,13 @@ impl<B: Node> RedlockPlace<B> {
                 })
             },
         );
-        let held = |it: &Turn| matches!(it, Turn::Held(_));
-        round
-            .run(timeout, |said| {
-                majority <= count(said, held) || nodes - majority < count(said, |it| !held(it))
-            })
-            .await
+        let (gave, refused) = (count(others, is_held), count(others, |it| !is_held(it)));
+        let said = round.run(timeout, |said| {
+            majority <= gave + count(said, is_held)
+                || nodes - majority < refused + count(said, |it| !is_held(it))
+        });
+        let said = said.await.into_iter().zip(others).zip(some);
+        said.map(|((said, other), asked)| if *asked { said } else { other.clone() }).collect()
     }
 
     /// Round 2: do those who gave it still know us, with this counter, and may they vote?
@@ -202,6 +226,25 @@ impl<B: Node> RedlockPlace<B> {
         Some(format!("it lost its memory {remembers:.1?} ago and may vote in {left:.1?}"))
     }
 
+    /// Take the lock back, in the background, at nodes that forgot it. The next renewal finds what came of it.
+    fn retake(&mut self, at_node: impl Fn(usize) -> bool) {
+        let Some(counter) = self.fence else { return };
+        let options = &self.shared.options;
+        let age_min = options.restart_guard.map(|it| it + options.drift(it));
+        for (at, seat) in self.seats.iter_mut().enumerate().filter(|it| at_node(it.0)) {
+            let retake = Retake { node: self.shared.nodes[at].clone(), counter, age_min };
+            let verb = seat.begin(move |mut place: B::Place| {
+                Box::pin(async move {
+                    let answer = retake.run(&mut place).await;
+                    (Some(place), answer)
+                })
+            });
+            if let Some(verb) = verb {
+                *seat = self.cleaner.adopt(verb);
+            }
+        }
+    }
+
     /// Leave everywhere, and tell why there is no lock: somebody has it, or too few nodes could be asked.
     async fn fail(&mut self, given: &[Say<Turn>], votes: Vec<Vote>) -> Result<Turn> {
         // Who said no to an impatient claim has forgotten it already.
@@ -233,6 +276,8 @@ impl<B: Node> RedlockPlace<B> {
 
     async fn leave_seats(&mut self) -> Vec<Say<()>> {
         let (majority, timeout) = (self.shared.majority(), self.timeout());
+        let vacant: Vec<bool> = self.seats.iter_mut().map(Seat::is_vacant).collect();
+        let left_before = vacant.iter().filter(|it| **it).count();
         let round = Round::begin(
             &mut self.seats,
             &self.cleaner,
@@ -244,7 +289,8 @@ impl<B: Node> RedlockPlace<B> {
                 })
             },
         );
-        round.run(timeout, |said| majority <= count(said, |()| true)).await
+        let said = round.run(timeout, |said| majority <= left_before + count(said, |()| true)).await;
+        said.into_iter().zip(vacant).map(|(said, vacant)| if vacant { Say::Told(()) } else { said }).collect()
     }
 
     /// The next attempt has a new id; whoever did not confirm that we left is told again in the background.
@@ -256,7 +302,7 @@ impl<B: Node> RedlockPlace<B> {
             }
         }
         self.attempt += 1;
-        self.asked = false;
+        (self.asked, self.fence) = (false, None);
         self.claim.id = id_of_attempt(self.id, self.attempt);
     }
 
@@ -290,7 +336,6 @@ impl<B: Node> Place for RedlockPlace<B> {
     async fn turn(&mut self) -> Result<Turn> {
         self.check_room()?;
         let started = self.now();
-        self.fill();
         self.asked = true;
         let given = self.ask().await;
         let (counter, confirmed) = match self.first_counter(&given) {
@@ -306,7 +351,7 @@ impl<B: Node> Place for RedlockPlace<B> {
         let spans = votes.iter().filter_map(|it| if let Vote::For(span) = it { Some(*span) } else { None });
         match self.kept(spans.collect()) {
             Some(valid_for) if self.now() < started.after(valid_for) => {
-                self.failures = 0;
+                (self.failures, self.fence) = (0, Some(counter));
                 Ok(Turn::Held(Grant { counter, valid_for, wanted: false }))
             }
             _ => self.fail(&given, votes).await,
@@ -319,7 +364,7 @@ impl<B: Node> Place for RedlockPlace<B> {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.fill();
+        self.fill(|_| true);
         let (nodes, majority, timeout) = (self.seats.len(), self.shared.majority(), self.timeout());
         let round = Round::begin(
             &mut self.seats,
@@ -344,7 +389,10 @@ impl<B: Node> Place for RedlockPlace<B> {
         });
         match self.kept(spans.collect()) {
             // No node keeps a line, so nobody can tell whether others wait. To be fair, assume it.
-            Some(valid_for) => Ok(Renewal::Held { valid_for, wanted: true }),
+            Some(valid_for) => {
+                self.retake(|at| said[at].told().is_some_and(lost));
+                Ok(Renewal::Held { valid_for, wanted: true })
+            }
             None if nodes - majority < count(&said, lost) => Ok(Renewal::Lost),
             None => Err(quorum::too_few(RENEWING, majority, &said)),
         }
@@ -354,7 +402,9 @@ impl<B: Node> Place for RedlockPlace<B> {
         if !self.asked && 0 < self.attempt {
             return Ok(());
         }
-        self.fill();
+        // Nodes that were passed over know nothing of us. If none was asked, another place of this claim may have.
+        let asked = self.asked;
+        self.fill(|_| !asked);
         let said = self.leave_seats().await;
         let majority = self.shared.majority();
         if count(&said, |()| true) < majority {
@@ -375,6 +425,10 @@ impl<B: Node> Drop for RedlockPlace<B> {
             }
         }
     }
+}
+
+fn is_held(turn: &Turn) -> bool {
+    matches!(turn, Turn::Held(_))
 }
 
 /// The counter of a node that gave the lock.

@@ -74,7 +74,7 @@ impl<'s, P: Place, T: Send + 'static> Round<'s, P, T> {
     }
 
     /// Wait until all have answered, the time is over, or the answers so far `decide` and the others are
-    /// late: as late as the deciding ones took, once more.
+    /// late: as late as the deciding ones took, once more. Nodes that failed lately are then not waited for.
     pub(crate) async fn run(mut self, timeout: Duration, decide: impl Fn(&[Say<T>]) -> bool) -> Vec<Say<T>> {
         let clock = self.cleaner.clock.clone();
         let started = clock.now();
@@ -88,11 +88,20 @@ impl<'s, P: Place, T: Send + 'static> Round<'s, P, T> {
                 (decided, timer) = (true, None);
                 until = until.min(now.after((now - started).max(GRACE_MIN)));
             }
+            if decided && self.waits_for_none() {
+                return Poll::Ready(());
+            }
             let timer = timer.get_or_insert_with(|| clock.sleep_until(until));
             Pin::new(timer).poll(cx)
         })
         .await;
         std::mem::take(&mut self.said)
+    }
+
+    /// Whether only nodes that are doubted have not answered.
+    fn waits_for_none(&self) -> bool {
+        let running = self.running.iter().zip(self.cleaner.trust.iter()).filter(|it| it.0.is_some());
+        running.into_iter().all(|(_, trust)| trust.is_doubted())
     }
 
     /// Poll what is under way. `true` if nothing is any more.
@@ -105,6 +114,7 @@ impl<'s, P: Place, T: Send + 'static> Round<'s, P, T> {
                 continue;
             };
             *slot = None;
+            self.cleaner.trust[at].note(self.cleaner.clock.now(), &answer);
             self.seats[at] = place.map_or(Seat::Empty, Seat::Here);
             self.said[at] = answer.into();
         }
@@ -116,7 +126,7 @@ impl<P: Place, T: Send + 'static> Drop for Round<'_, P, T> {
     fn drop(&mut self) {
         for (at, slot) in self.running.iter_mut().enumerate() {
             if let Some(verb) = slot.take() {
-                self.seats[at] = self.cleaner.adopt(verb);
+                self.seats[at] = self.cleaner.adopt_late(at, verb);
             }
         }
     }

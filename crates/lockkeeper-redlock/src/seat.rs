@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::NAME;
+use crate::trust::Trust;
 
 /// A verb with its place, which comes back with the answer; `None` if the background was shut down.
 pub(crate) type Verb<P, T> = Pin<Box<dyn Future<Output = (Option<P>, Result<T>)> + Send>>;
@@ -73,11 +74,24 @@ impl<P: Place> Seat<P> {
 pub(crate) struct Cleaner {
     pub(crate) clock: Clock,
     pub(crate) spawner: Arc<dyn Spawn>,
+    /// What is remembered of each node.
+    pub(crate) trust: Arc<[Trust]>,
     /// After so long a node has forgotten by itself what it last heard.
     pub(crate) forgets_after: Duration,
 }
 
 impl Cleaner {
+    /// Let a verb that is late go on in the background. Its node is doubted until it ends well.
+    pub(crate) fn adopt_late<P: Place, T: Send + 'static>(&self, at: usize, verb: Verb<P, T>) -> Seat<P> {
+        let (clock, trust) = (self.clock.clone(), self.trust.clone());
+        trust[at].note_silence(clock.now());
+        self.adopt(Box::pin(async move {
+            let (place, answer) = verb.await;
+            trust[at].note(clock.now(), &answer);
+            (place, answer)
+        }))
+    }
+
     /// Let a verb go on in the background.
     pub(crate) fn adopt<P: Place, T: Send + 'static>(&self, verb: Verb<P, T>) -> Seat<P> {
         let (bring, home) = oneshot::channel();

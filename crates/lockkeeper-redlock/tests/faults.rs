@@ -167,6 +167,128 @@ fn a_lock_that_a_majority_forgot_is_lost_and_one_that_a_minority_forgot_is_not()
 }
 
 #[test]
+fn a_node_that_forgot_is_taken_back_once_it_may_vote() {
+    for nodes in [3, 5] {
+        let cluster = Cluster::of(nodes);
+        let redlock = cluster.redlock();
+        cluster.run(async {
+            let (mut place, mut other) = (redlock.enter(claim()), redlock.enter(claim()));
+            let grant = held(&mut place).await;
+            // One after the other, all nodes forget: never a majority at once, in the end every one.
+            for forgetful in &cluster.nodes {
+                forgetful.forget();
+                assert!(forgetful.store().is_empty());
+                for _ in 0..5 {
+                    cluster.clock.sleep(TTL / 3).await;
+                    still_holds(&mut place).await;
+                    must_wait(&mut other).await;
+                }
+                assert!(!forgetful.store().is_empty(), "it was not taken back");
+            }
+            place.leave().await.unwrap();
+            assert!(grant.counter < held(&mut other).await.counter);
+            other.leave().await.unwrap();
+            cluster.all_empty().await;
+        });
+    }
+}
+
+#[test]
+fn a_node_that_forgot_is_not_taken_back_before_it_may_vote() {
+    let cluster = Cluster::of(3);
+    let redlock = cluster.redlock();
+    cluster.run(async {
+        let mut place = redlock.enter(claim());
+        held(&mut place).await;
+        cluster.nodes[0].forget();
+        for _ in 0..2 {
+            cluster.clock.sleep(TTL / 3).await;
+            still_holds(&mut place).await;
+        }
+        assert!(cluster.nodes[0].store().is_empty());
+        cluster.nodes[1].forget();
+        assert_eq!(place.renew().await.unwrap(), Renewal::Lost);
+    });
+}
+
+#[test]
+fn a_node_is_not_taken_back_from_somebody_else_nor_after_the_lock_was_given_back() {
+    let cluster = Cluster::of(3);
+    let redlock = Redlock::lazy(cluster.nodes.clone(), cluster.options().without_restart_guard()).unwrap();
+    cluster.run(async {
+        let (mut place, mut stranger) = (redlock.enter(claim()), cluster.nodes[0].enter(claim()));
+        held(&mut place).await;
+        cluster.nodes[0].forget();
+        held(&mut stranger).await;
+        still_holds(&mut place).await;
+        still_holds(&mut place).await;
+        still_holds(&mut stranger).await;
+        stranger.leave().await.unwrap();
+        // The node gets stuck while it is asked, and answers when the lock has been given back.
+        cluster.nodes[0].before_raise(|it| it.set(Mode::Stuck));
+        still_holds(&mut place).await;
+        cluster.clock.sleep(TTL / 10).await;
+        place.leave().await.unwrap();
+        cluster.heal();
+        cluster.all_empty().await;
+    });
+}
+
+#[test]
+fn a_node_that_is_gone_is_waited_for_once_and_not_by_every_caller() {
+    for mode in BAD {
+        for nodes in [3, 5] {
+            let cluster = Cluster::of(nodes);
+            let redlock = cluster.redlock();
+            cluster.run(async {
+                cluster.set([1], mode);
+                let mut first = redlock.enter(claim());
+                held(&mut first).await;
+                first.leave().await.unwrap();
+                let started = cluster.clock.now();
+                for _ in 0..20 {
+                    let mut place = redlock.enter(claim());
+                    held(&mut place).await;
+                    place.leave().await.unwrap();
+                }
+                assert_eq!(cluster.clock.now(), started, "{mode:?}: somebody waited");
+                // Asked from time to time, it is soon found to be back.
+                cluster.heal();
+                cluster.clock.sleep(TTL / 5).await;
+                let mut place = redlock.enter(claim());
+                held(&mut place).await;
+                cluster.clock.sleep(TTL / 100).await;
+                place.leave().await.unwrap();
+                let mut place = redlock.enter(claim());
+                held(&mut place).await;
+                assert!(cluster.nodes.iter().all(|it| !it.store().is_empty()), "{mode:?}: it is left out");
+                place.leave().await.unwrap();
+                cluster.all_empty().await;
+            });
+            let asked = cluster.nodes[1].open_max();
+            assert!(asked <= 3, "{mode:?}: {asked} calls under way at once to a node that does not answer");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_failed_a_moment_ago_is_asked_where_its_vote_decides() {
+    for mode in BAD {
+        let cluster = Cluster::of(3);
+        let redlock = cluster.redlock();
+        cluster.run(async {
+            for gone in [0, 1, 2, 1, 0, 2] {
+                cluster.set([gone], mode);
+                let mut place = redlock.enter(claim());
+                held(&mut place).await;
+                place.leave().await.unwrap();
+                cluster.heal();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_release_needs_a_majority_and_is_repeated_for_the_rest() {
     for mode in BAD {
         let cluster = Cluster::of(5);
@@ -272,6 +394,8 @@ fn a_release_of_an_earlier_attempt_that_arrives_late_takes_nothing_away() {
         }
         // The release is repeated in the background, with success.
         cluster.all_empty().await;
+        // By then the node that failed is asked again.
+        cluster.clock.sleep(TTL / 10).await;
         held(&mut place).await;
         cluster.nodes[2].deliver_late().await;
         let mut other = cluster.nodes[2].enter(claim());

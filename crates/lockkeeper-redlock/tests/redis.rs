@@ -151,6 +151,36 @@ async fn a_server_that_was_restarted_empty_has_no_vote() {
     assert!(fault.message.contains("node 3: it lost its memory"), "{fault}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_restart_empty_one_after_the_other_are_taken_back_and_no_lock_is_lost() {
+    let (servers, clock) = (servers::Redis::masters(3).await.unwrap(), Clock::boot());
+    let ttl = Duration::from_secs(2);
+    let options = Options::default().restart_guard(ttl).node_timeout(Duration::from_millis(300));
+    let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap());
+    // Until the servers are old enough to vote there is no majority.
+    let limit = clock.now().after(Duration::from_mins(1));
+    let guard = loop {
+        match locker.lock("orders/42").ttl(ttl).await {
+            Ok(guard) => break guard,
+            Err(error) => assert!(error.is_transient() && clock.now() < limit, "{error}"),
+        }
+        clock.sleep(Duration::from_millis(50)).await;
+    };
+    for server in &servers {
+        server.restart_empty().await.unwrap();
+        let limit = clock.now().after(Duration::from_mins(1));
+        while server.command(&["KEYS", "lk:{??}:*"]).await.unwrap().items().is_empty() {
+            assert!(clock.now() < limit, "it was not taken back");
+            clock.sleep(Duration::from_millis(50)).await;
+        }
+        guard.check().unwrap();
+    }
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let next = locker.lock("orders/42").ttl(ttl).wait_at_most(Duration::from_mins(1)).await.unwrap();
+    assert!(fence < next.fence());
+}
+
 #[tokio::test]
 async fn a_node_tells_who_it_is_and_how_long_it_remembers() {
     let server = servers::Redis::masters(1).await.unwrap().remove(0);

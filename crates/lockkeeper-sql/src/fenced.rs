@@ -7,32 +7,8 @@
 //! A row that carries its own fence needs no checker: `UPDATE … SET …, fence = f WHERE id = ? AND fence <= f`
 //! changes no row if `f` is stale. But then its readers must raise it as well.
 
-use lockkeeper_core::{Fence, Key};
-
-/// Why an access was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FencedError<E> {
-    /// Somebody with a newer lock was here. Ours is lost: write nothing, roll back.
-    #[error("the fence {fence} of {resource:?} is stale: {seen} has been here; the lock is lost, roll back")]
-    Stale {
-        /// What was to be accessed.
-        resource: Key,
-        /// Our fence.
-        fence: Fence,
-        /// The newest fence that was here.
-        seen: Fence,
-    },
-    /// A fence that no lock gives.
-    #[error("the fence {fence} is larger than the database can keep")]
-    TooLarge {
-        /// The fence.
-        fence: Fence,
-    },
-    /// The database said no. Nothing is known about the fence: roll back.
-    #[error(transparent)]
-    Database(E),
-}
+use lockkeeper_core::Fence;
+pub use lockkeeper_core::FencedError;
 
 /// A fence as databases keep it.
 pub(crate) fn as_number<E>(fence: Fence) -> Result<i64, FencedError<E>> {

@@ -17,6 +17,7 @@
 mod admin;
 mod connection;
 mod fault;
+mod fenced;
 mod file;
 mod host;
 mod line;
@@ -27,6 +28,7 @@ mod schema;
 mod verb;
 mod wake;
 
+pub use fenced::SqliteFences;
 pub use options::{Durability, SqliteOptions};
 pub use place::{SqliteBackend, SqlitePlace};
 

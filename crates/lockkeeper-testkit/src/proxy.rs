@@ -63,6 +63,8 @@ pub struct Counters {
     pub to_client: usize,
     /// Bytes swallowed, in both directions.
     pub dropped: usize,
+    /// Requests that were kept back.
+    pub kept: usize,
 }
 
 /// A running proxy. Dropping it closes its port and all its connections.
@@ -151,6 +153,18 @@ impl Proxy {
         self.set_trap(Kind::Reply, containing);
     }
 
+    /// Keep back the next request that contains these bytes, and everything behind it on its connection, until
+    /// [`Proxy::let_go`]. Other connections are served meanwhile; so a request can be overtaken by later ones.
+    pub fn keep_request(&self, containing: &[u8]) {
+        self.shared.keeping.send_replace(true);
+        self.set_trap(Kind::Kept, containing);
+    }
+
+    /// Forward what [`Proxy::keep_request`] kept back, also if its client has gone.
+    pub fn let_go(&self) {
+        self.shared.keeping.send_replace(false);
+    }
+
     /// Refuse new connections, as a host does on which nothing listens. Open ones stay.
     ///
     /// # Cancel safety
@@ -215,6 +229,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 enum Kind {
     Request,
     Reply,
+    Kept,
 }
 
 struct Shared {
@@ -224,6 +239,7 @@ struct Shared {
     to_client: watch::Sender<Rule>,
     cuts: watch::Sender<u64>,
     trap: Mutex<Option<(Kind, Vec<u8>)>>,
+    keeping: watch::Sender<bool>,
     counters: watch::Sender<Counters>,
 }
 
@@ -236,6 +252,7 @@ impl Shared {
             to_client: watch::Sender::new(Rule::Pass),
             cuts: watch::Sender::new(0),
             trap: Mutex::new(None),
+            keeping: watch::Sender::new(false),
             counters: watch::Sender::new(Counters::default()),
         }
     }

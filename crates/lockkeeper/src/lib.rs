@@ -31,8 +31,8 @@ pub mod redlock;
 pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::{
-    Attempt, Error, Fence, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost, LostReason, Owner,
-    Result, Stage, Timings,
+    Attempt, Error, Fence, FencedError, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost,
+    LostReason, Owner, Result, Stage, Timings,
 };
 pub use lockkeeper_core::{buckets, observe};
 #[cfg(feature = "macros")]

@@ -6,8 +6,9 @@ use std::time::Duration;
 use lockkeeper_core::{ClaimId, Locker};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Script};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, Script};
 use rslock::LockManager;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Answer;
 
@@ -26,10 +27,27 @@ pub(crate) enum Rival {
     Rslock(LockManager),
 }
 
+/// The client's own half second is little on a busy machine, and an error would end the run.
+fn patient() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(TTL))
+}
+
 /// A connection like the one that our own client uses.
 pub(crate) async fn connection(url: &str) -> Answer<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(4096);
+    let config = patient().set_pipeline_buffer_size(4096);
     Ok(client(url)?.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+/// A connection that hears messages, again like our own client's.
+pub(crate) async fn listener(
+    url: &str,
+    messages: UnboundedSender<PushInfo>,
+) -> Answer<MultiplexedConnection> {
+    let mut info = url.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let resp3 = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    info = info.set_redis_settings(resp3);
+    let config = patient().set_push_sender(messages);
+    Ok(Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 fn client(url: &str) -> Answer<Client> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use lockkeeper_core::{Clock, Moment};
+use redis::PushKind;
 
 use super::rivals::{self, Rival};
 use crate::Answer;
@@ -148,8 +149,8 @@ impl Fighter {
     }
 }
 
-/// `RIVAL URL KEY TASKS FILE PROCESS`: says `ready` and does what the lines of its input say: `ping COUNT` or
-/// `fight FROM UNTIL`.
+/// `RIVAL URL KEY TASKS FILE PROCESS`: says `ready` and does what the lines of its input say: `ping COUNT`,
+/// `relay NEXT ROUNDS` or `fight FROM UNTIL`.
 pub(crate) fn work(arguments: &[String]) -> Answer<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(obey(arguments))
@@ -161,11 +162,15 @@ async fn obey(arguments: &[String]) -> Answer<()> {
     };
     let (rival, shared) = (Rival::named(rival, url).await?, Shared::file(Path::new(path))?);
     say("ready")?;
-    for line in std::io::stdin().lines() {
-        let line = line?;
-        let words: Vec<&str> = line.split(' ').collect();
+    loop {
+        let mut line = String::new();
+        if std::io::stdin().read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let words: Vec<&str> = line.trim_end().split(' ').collect();
         match words[..] {
             ["ping", count] => say(&ping(url, count.parse()?).await?.to_string())?,
+            ["relay", next, rounds] => relay(url, process, next, rounds.parse()?).await?,
             ["fight", from, until] => {
                 let moment = |it: &str| it.parse().map(Moment::from_nanos);
                 let window = Window { from: moment(from)?, until: moment(until)? };
@@ -176,11 +181,36 @@ async fn obey(arguments: &[String]) -> Answer<()> {
             _ => return Err(format!("{line:?} is not understood").into()),
         }
     }
-    Ok(())
 }
 
 fn say(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{text}")
+}
+
+/// Pass a bare message on to the next process, so many times; the first of them begins. Says `listening`, and then the
+/// median of what one round took, in nanoseconds.
+async fn relay(url: &str, me: &str, next: &str, rounds: u32) -> Answer<()> {
+    let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
+    let mut connection = rivals::listener(url, sender).await?;
+    connection.subscribe(format!("relay:{me}")).await?;
+    say("listening")?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    let pass_on = redis::cmd("PUBLISH").arg(format!("relay:{next}")).arg("go").to_owned();
+    let (clock, mut times) = (Clock::boot(), Histogram::<u64>::new(3)?);
+    let mut before = clock.now();
+    if line.trim() == "begin" {
+        let _: i64 = pass_on.query_async(&mut connection).await?;
+    }
+    for _ in 0..rounds {
+        while messages.recv().await.ok_or("the relay was cut")?.kind != PushKind::Message {}
+        let now = clock.now();
+        times.record((now - before).as_nanos().try_into()?)?;
+        before = now;
+        let _: i64 = pass_on.query_async(&mut connection).await?;
+    }
+    say(&times.value_at_quantile(0.5).to_string())?;
+    Ok(())
 }
 
 /// The median of bare round trips on the same client, in nanoseconds.

@@ -12,6 +12,12 @@ local function live_at_least(key, ms)
   end
 end
 
+-- Whether somebody stands in line, as the state of the lock tells.
+local function is_wanted(m)
+  local flag = string.sub(m, 2, 2)
+  return flag == '1' or flag == '3'
+end
+
 for i, main in ipairs(KEYS) do
   local me, ttl = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
   local m = redis.pcall('GET', main)
@@ -20,12 +26,11 @@ for i, main in ipairs(KEYS) do
     digit = '0'
   elseif string.sub(m, 1, 1) == 'H' then
     if string.sub(m, 19, 34) == me and now < struct.unpack('>d', m, 11) then
+      digit = is_wanted(m) and '2' or '1'
       if string.sub(m, 2, 2) == '0' then
-        digit = '1'
         redis.call('SET', main, string.sub(m, 1, 10) .. struct.pack('>d', expiry) .. string.sub(m, 19),
           'PX', ARGV[2 * i])
       else
-        digit = '2'
         redis.call('SETRANGE', main, 10, struct.pack('>d', expiry))
         live_at_least(main, ttl + 10)
       end
@@ -34,7 +39,7 @@ for i, main in ipairs(KEYS) do
     local who = main .. ':who'
     local record = redis.call('HGET', who, me)
     if record and string.sub(record, 1, 1) == 'H' and now < struct.unpack('>d', record, 11) then
-      digit = string.sub(m, 2, 2) == '0' and '1' or '2'
+      digit = is_wanted(m) and '2' or '1'
       redis.call('HSET', who, me, string.sub(record, 1, 10) .. struct.pack('>d', expiry) .. string.sub(record, 19))
       redis.call('ZADD', main .. ':in', expiry, me)
       for _, key in ipairs({ main, who, main .. ':in' }) do

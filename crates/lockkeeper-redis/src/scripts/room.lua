@@ -5,33 +5,44 @@
 --     R                  several holders: counter, weight in use, smallest capacity, whether they differ
 --     F                  nobody: the last counter
 --   main:in     zset     several holders: id by expiry
---   main:line   zset     those who wait: id by ticket
+--   main:line   list     those who wait, in order: id
 --   main:who    hash     id to record, of several holders and of those who wait
+--   main:gone   zset     those who left while a `turn` of theirs may still be on its way
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
 --           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
---   The flag of main is 1 while somebody stands in line; that of a waiter is 1 while its process does
---   not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
+--   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true; only 0 is
+--   left to the short ways of `turn` and `leave`. Unless it is 0, a sole holder's record is followed by the tick
+--   until which all keys live, so that nobody has to ask each of them. The flag of a waiter is 1 while its
+--   process does not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
-local line, who, inside = main .. ':line', main .. ':who', main .. ':in'
+local line, who, inside, gone = main .. ':line', main .. ':who', main .. ':in', main .. ':gone'
 local brace = string.find(main, '{', 1, true)
 local wake = string.sub(main, 1, brace - 1) .. 'wake:' --@channel
-local sole, used, smallest, differ, last, flagged = false, 0, 4294967295, 0, 0, false
-local lives = redis.call('PTTL', main)
--- How many stand in line, once counted; and whether somebody joined it or asked again, or several hold.
-local count, touched = false, false
+local sole, used, smallest, differ, last, flagged, graves = false, 0, 4294967295, 0, 0, false, false
+-- The tick until which the keys live, and whether they must be told so.
+local lives, stretched = now, false
+-- How many stand in line, once counted.
+local count = false
 
 local function kind_of(record)
   return string.sub(record, 1, 1)
 end
 
 local function waiting()
-  count = count or redis.call('ZCARD', line)
+  count = count or redis.call('LLEN', line)
   return count
 end
 
+-- Twice as long as needed, so that most calls need not tell the keys.
+local function live(ms)
+  if lives < now + ms * 100 then
+    lives, stretched = now + ms * 200, true
+  end
+end
+
 local function leave_line(id)
-  count = waiting() - redis.call('ZREM', line, id)
+  count = waiting() - redis.call('LREM', line, 1, id)
   redis.call('HDEL', who, id)
 end
 
@@ -84,15 +95,24 @@ local function load_room(me)
   if kind ~= 'H' and kind ~= 'R' and kind ~= 'F' then
     error({ err = 'FOREIGN the key ' .. main .. ' holds something that is not a lock' })
   end
+  local flag = m and string.sub(m, 2, 2) or '0'
   if m then
     last = struct.unpack('>d', m, 3)
-    flagged = string.sub(m, 2, 2) == '1'
+    flagged, graves = flag == '1' or flag == '3', flag == '2' or flag == '3'
   end
   if kind == 'H' then
-    if now < struct.unpack('>d', m, 11) then
+    local expiry = struct.unpack('>d', m, 11)
+    lives = expiry + 1000
+    if flag ~= '0' then
+      lives, m = math.max(lives, (struct.unpack('>d', m, #m - 7))), string.sub(m, 1, -9)
+    end
+    if now < expiry then
       sole, used, smallest = m, struct.unpack('>I4I4', m, 51)
     end
-  elseif kind == 'R' then
+  elseif m then
+    lives = now + redis.call('PTTL', main) * 100
+  end
+  if kind == 'R' then
     used, smallest, differ = struct.unpack('>ddd', m, 11)
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', inside, '-inf', now)) do
       drop(id)
@@ -118,7 +138,7 @@ local function fits(record)
 end
 
 local function put(record)
-  touched = true
+  stretched = true
   local id = string.sub(record, 19, 34)
   redis.call('HSET', who, id, record)
   redis.call('ZADD', inside, struct.unpack('>d', record, 11), id)
@@ -129,7 +149,7 @@ local function enter(record)
   local weight, capacity = struct.unpack('>I4I4', record, 51)
   local ttl = struct.unpack('>d', record, 59)
   last = math.max(last + 1, now)
-  lives = math.max(lives, ttl + 10)
+  live(ttl + 10)
   record = 'H0' .. struct.pack('>dd', last, now + 1 + ttl * 100) .. string.sub(record, 19)
   if used == 0 then
     sole = record
@@ -165,7 +185,7 @@ local function admit(me)
     if used >= smallest then
       return false, true
     end
-    local id = redis.call('ZRANGE', line, passed, passed)[1]
+    local id = redis.call('LINDEX', line, passed)
     if not id then
       return false, false
     end
@@ -196,9 +216,8 @@ end
 
 -- Stand at the end of the line, and tell those inside if they do not know yet that somebody waits.
 local function join(id, record)
-  local tail = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
-  count = waiting() + redis.call('ZADD', line, math.max((tail or 0) + 1, now), id)
-  touched = true
+  count = redis.call('RPUSH', line, id)
+  stretched = stretched or count == 1
   redis.call('HSET', who, id, record)
   if not flagged then
     for _, holder in ipairs(inside_records()) do
@@ -209,24 +228,23 @@ end
 
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
 local function store(at_least)
-  local flag = waiting() > 0 and '1' or '0'
-  lives = math.max(lives, at_least)
+  local waited = waiting() > 0
+  graves = graves and redis.call('ZCARD', gone) > 0
+  local flag = graves and (waited and '3' or '2') or waited and '1' or '0'
+  live(at_least)
   local state
   if sole then
-    state = 'H' .. flag .. string.sub(sole, 3)
+    state = 'H' .. flag .. string.sub(sole, 3) .. (flag ~= '0' and struct.pack('>d', lives) or '')
   elseif used > 0 then
     state = 'R' .. flag .. struct.pack('>dddd', last, used, smallest, differ)
   else
     state = 'F' .. flag .. struct.pack('>d', last)
   end
-  redis.call('SET', main, state, 'PX', lives)
-  if touched then
-    redis.call('PEXPIRE', who, lives)
-    if flag == '1' then
-      redis.call('PEXPIRE', line, lives)
-    end
-    if not sole and used > 0 then
-      redis.call('PEXPIRE', inside, lives)
-    end
+  local ms = math.max(1, math.ceil((lives - now) / 100))
+  redis.call('SET', main, state, 'PX', ms)
+  if stretched and (waited or used > 0) then
+    redis.call('PEXPIRE', who, ms)
+    redis.call('PEXPIRE', line, ms)
+    redis.call('PEXPIRE', inside, ms)
   end
 end

@@ -29,7 +29,8 @@ elseif kind ~= 'F' then
   return redis.error_reply('FOREIGN the key ' .. main .. ' holds something that is not a lock')
 end
 answer[2] = #answer - 2
-if string.sub(m, 2, 2) == '1' then
-  add(redis.call('ZRANGE', main .. ':line', 0, -1))
+local flag = string.sub(m, 2, 2)
+if flag == '1' or flag == '3' then
+  add(redis.call('LRANGE', main .. ':line', 0, -1))
 end
 return answer

@@ -22,8 +22,10 @@ pub(crate) struct Redlock {
     pub(crate) strays: u8,
     /// When the world ends.
     pub(crate) end: u8,
-    /// Whether holders may renew, once each.
-    pub(crate) renews: bool,
+    /// How often holders may renew, each.
+    pub(crate) renewals: u8,
+    /// How often a holder may take back a node that forgot, all together.
+    pub(crate) retakes: u8,
     pub(crate) second_round: bool,
     /// How old a node's memory must be for its vote to count; 0 switches the guard off.
     pub(crate) guard: u8,
@@ -41,7 +43,8 @@ pub(crate) const SOUND: Redlock = Redlock {
     losses: 1,
     strays: 0,
     end: BEGINNING + TTL + 1,
-    renews: false,
+    renewals: 0,
+    retakes: 0,
     second_round: true,
     guard: TTL,
     fresh_ids: true,
@@ -84,6 +87,11 @@ pub(crate) enum Event {
     },
     /// A node renews.
     Prolong {
+        node: usize,
+        client: u8,
+    },
+    /// A node that forgot gives the lock to its holder again, under the holder's counter.
+    Retake {
         node: usize,
         client: u8,
     },
@@ -151,8 +159,9 @@ impl Redlock {
     pub(crate) fn hold(self, world: &mut World, client: u8, since: u8, fence: u8) {
         world.went_back |= fence <= world.last_fence;
         world.last_fence = fence;
-        let renewal = if self.renews { Renewal::NotYet } else { Renewal::Over };
-        world.enter(client, Phase::Holding { until: since + TTL, renewal });
+        let (until, renewal) = (since + TTL, Renewal::Left(self.renewals));
+        let fence = if 0 < self.retakes { fence } else { 0 };
+        world.enter(client, Phase::Holding { until, renewal, fence });
     }
 
     /// What a client may do of its own.
@@ -177,11 +186,12 @@ impl Redlock {
             Phase::Holding { renewal, .. } => {
                 events.push(Event::Leave { client });
                 match renewal {
-                    Renewal::NotYet => events.push(Event::Renew { client }),
-                    Renewal::Since(_) if MAJORITY <= world.count(client, |it| it == Known::Renewed) => {
+                    Renewal::Left(0) => {}
+                    Renewal::Left(_) => events.push(Event::Renew { client }),
+                    Renewal::Since { .. } if MAJORITY <= world.count(client, |it| it == Known::Renewed) => {
                         events.push(Event::Extend { client });
                     }
-                    Renewal::Since(_) | Renewal::Over => {}
+                    Renewal::Since { .. } => {}
                 }
             }
         }
@@ -210,8 +220,14 @@ impl Redlock {
                     answer_lost,
                 }));
             }
-            Phase::Holding { renewal: Renewal::Since(_), .. } if ours && known == Known::Nothing => {
+            Phase::Holding { renewal: Renewal::Since { .. }, .. } if ours && known == Known::Nothing => {
                 events.push(Event::Prolong { node, client });
+            }
+            // Whether a majority has just renewed does not matter here: it is taken back more often than in truth.
+            Phase::Holding { .. } if state.holder.is_none() && world.retakes < self.retakes => {
+                if self.may_vote(state, world.now) {
+                    events.push(Event::Retake { node, client });
+                }
             }
             _ => {}
         }
@@ -233,6 +249,7 @@ impl Model for Redlock {
             restarts: 0,
             losses: 0,
             strays: 0,
+            retakes: 0,
             last_fence: 0,
             went_back: false,
             clients: vec![Client { attempt: 0, phase: Phase::Idle }; usize::from(self.clients)],
@@ -311,18 +328,32 @@ impl Model for Redlock {
                 self.hold(&mut next, client, since, counter);
             }
             Event::Renew { client } => {
-                let Phase::Holding { until, .. } = world.client(client).phase else { return None };
-                next.enter(client, Phase::Holding { until, renewal: Renewal::Since(world.now) });
+                let Phase::Holding { until, renewal: Renewal::Left(left), fence } =
+                    world.client(client).phase
+                else {
+                    return None;
+                };
+                let renewal = Renewal::Since { since: world.now, left: left - 1 };
+                next.enter(client, Phase::Holding { until, renewal, fence });
             }
             Event::Prolong { node, client } => {
                 next.nodes[node].expires = world.now + TTL;
                 next.learn(node, client, Known::Renewed, false);
             }
+            Event::Retake { node, client } => {
+                let Phase::Holding { fence, .. } = world.client(client).phase else { return None };
+                next.retakes += 1;
+                self.give(&mut next, node, self.id_now(world, client));
+                self.raise(&mut next.nodes[node], fence);
+            }
             Event::Extend { client } => {
-                let Phase::Holding { renewal: Renewal::Since(since), .. } = world.client(client).phase else {
+                let Phase::Holding { renewal: Renewal::Since { since, left }, fence, .. } =
+                    world.client(client).phase
+                else {
                     return None;
                 };
-                next.enter(client, Phase::Holding { until: since + TTL, renewal: Renewal::Over });
+                let (until, renewal) = (since + TTL, Renewal::Left(left));
+                next.enter(client, Phase::Holding { until, renewal, fence });
             }
             Event::Leave { client } => next.end_attempt(client),
             Event::Free { node } => next.nodes[node].holder = None,
@@ -339,6 +370,9 @@ impl Model for Redlock {
             Property::always(ONE_HOLDER, |_, world: &World| world.holders() <= 1),
             Property::always(FENCES_GROW, |_, world: &World| !world.went_back),
             Property::sometimes("a client holds", |_, world: &World| 0 < world.holders()),
+            Property::sometimes("every node that may be is taken back", |model: &Redlock, world: &World| {
+                world.retakes == model.retakes
+            }),
         ]
     }
 }

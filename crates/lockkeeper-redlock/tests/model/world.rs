@@ -15,6 +15,8 @@ pub(crate) struct World {
     pub(crate) restarts: u8,
     pub(crate) losses: u8,
     pub(crate) strays: u8,
+    /// How often a node that forgot was taken back.
+    pub(crate) retakes: u8,
     /// The largest fence given so far, and whether a later one was not larger.
     pub(crate) last_fence: u8,
     pub(crate) went_back: bool,
@@ -31,16 +33,29 @@ pub(crate) struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Idle,
-    Asking { since: u8 },
-    Confirming { since: u8, counter: u8 },
-    Holding { until: u8, renewal: Renewal },
+    Asking {
+        since: u8,
+    },
+    Confirming {
+        since: u8,
+        counter: u8,
+    },
+    /// The fence is remembered only where it is needed again.
+    Holding {
+        until: u8,
+        renewal: Renewal,
+        fence: u8,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Renewal {
-    NotYet,
-    Since(u8),
-    Over,
+    /// None is under way; so many may follow.
+    Left(u8),
+    Since {
+        since: u8,
+        left: u8,
+    },
 }
 
 /// A node, and what each client knows of it in its present phase.

@@ -152,6 +152,11 @@ impl Lane<'_> {
         match self.direction {
             Direction::ToServer => match self.shared.spring(bytes) {
                 Some(Kind::Request) => return Err(Cut::Wanted),
+                Some(Kind::Kept) => {
+                    self.shared.count(|it| it.kept += 1);
+                    // The sender lives in `shared`, as long as we do.
+                    drop(self.shared.keeping.subscribe().wait_for(|it| !it).await);
+                }
                 Some(Kind::Reply) => self.lose_reply.store(true, Ordering::SeqCst),
                 None => {}
             },

@@ -6,6 +6,8 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::{Daemon, KitError, Port, RespClient, Tls, Value, folder, percent, retry_ports, start_all};
 use crate::process::Launch;
 
@@ -21,7 +23,10 @@ pub struct RedisOptions {
     settings: Vec<(String, String)>,
     password: Option<String>,
     acl: Option<String>,
+    sentinel_acl: Option<String>,
     tls: bool,
+    /// Certificates that several servers share, instead of some of their own.
+    certificates: Option<Tls>,
 }
 
 impl fmt::Debug for RedisOptions {
@@ -32,8 +37,9 @@ impl fmt::Debug for RedisOptions {
             .field("settings", &names)
             .field("password", &self.password.is_some())
             .field("acl", &self.acl.is_some())
+            .field("sentinel_acl", &self.sentinel_acl.is_some())
             .field("tls", &self.tls)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,11 +71,32 @@ impl RedisOptions {
         self
     }
 
+    /// Give the sentinels an ACL file with these lines. The kit adds a user, for itself and for them.
+    #[must_use]
+    pub fn sentinel_acl(mut self, lines: &str) -> Self {
+        self.sentinel_acl = Some(lines.to_owned());
+        self
+    }
+
     /// Listen on a second port with TLS and fresh certificates: [`Redis::tls`], [`Redis::tls_url`].
+    ///
+    /// The servers of one deployment share the certificates and use TLS among themselves as well.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
+    }
+}
+
+impl RedisOptions {
+    /// With certificates for all servers of one deployment, and the folder that keeps them.
+    fn with_shared_certificates(mut self) -> Result<(Self, Option<TempDir>), KitError> {
+        if !self.tls {
+            return Ok((self, None));
+        }
+        let folder = folder("redis-tls")?;
+        self.certificates = Some(Tls::generate(folder.path())?);
+        Ok((self, Some(folder)))
     }
 }
 
@@ -178,6 +205,16 @@ impl Redis {
         })
     }
 
+    /// The port with TLS, if the server was started with [`RedisOptions::tls`].
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls.as_ref().map(|it| it.1)
+    }
+
+    /// The port by which servers know each other.
+    fn peer_port(&self) -> u16 {
+        self.tls_port().unwrap_or_else(|| self.port())
+    }
+
     /// A new connection that may do everything.
     ///
     /// # Cancel safety
@@ -245,7 +282,7 @@ impl Redis {
         let login = Login::new(options, folder.path(), &mut config)?;
         let mut tls = None;
         if options.tls {
-            let files = Tls::generate(folder.path())?;
+            let files = options.certificates.clone().map_or_else(|| Tls::generate(folder.path()), Ok)?;
             ports.push(Port::claim()?);
             let tls_port = ports[1].number();
             config.push(format!("tls-port {tls_port}\ntls-auth-clients no"));

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::{Redis, RedisOptions, Value};
 use crate::process::{KitError, eventually};
-use crate::servers::{retry_ports, start_all};
+use crate::servers::{retry_ports, start_all, within};
 
 /// Six servers: the first three start as primaries, the others as their replicas in the same order.
 ///
@@ -12,9 +14,11 @@ use crate::servers::{retry_ports, start_all};
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
+    _certificates: Option<TempDir>,
 }
 
 const SETTLE_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 const SLOTS: [(&str, &str); 3] = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
 
 impl RedisCluster {
@@ -26,11 +30,17 @@ impl RedisCluster {
     /// # Errors
     /// As for [`Redis::start`].
     pub async fn start(options: RedisOptions) -> Result<RedisCluster, KitError> {
-        let lines = "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout 2000\n\
-                     cluster-announce-ip 127.0.0.1\ncluster-replica-validity-factor 0";
+        let mut lines = "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout 2000\n\
+                     cluster-announce-ip 127.0.0.1\ncluster-replica-validity-factor 0"
+            .to_owned();
+        if options.tls {
+            lines += "\ntls-cluster yes\ntls-replication yes";
+        }
         retry_ports(async || {
-            let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", lines, false));
-            let cluster = RedisCluster { nodes: nodes.collect::<Result<_, _>>()? };
+            let (options, certificates) = options.clone().with_shared_certificates()?;
+            let nodes = (0..6).map(|_| Redis::prepare(&options, "cluster", &lines, false));
+            let cluster =
+                RedisCluster { nodes: nodes.collect::<Result<_, _>>()?, _certificates: certificates };
             start_all(cluster.nodes.iter().map(|it| &**it)).await?;
             cluster.join().await?;
             cluster.wait_whole().await?;
@@ -59,7 +69,8 @@ impl RedisCluster {
     pub async fn primary_of(&self, key: &str) -> Result<&Redis, KitError> {
         let mut votes = Vec::new();
         for node in &self.nodes {
-            votes.extend(node_serving(node, key).await.ok().flatten());
+            // A paused server does not answer, and does not count.
+            votes.extend(within(ANSWER_MAX, node_serving(node, key)).await.ok().flatten());
         }
         let majority = |it: &&Redis| {
             votes.iter().filter(|vote| **vote == i64::from(it.port())).count() * 2 > self.nodes.len()
@@ -106,7 +117,7 @@ impl RedisCluster {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[index + 1..] {
-                let port = other.port().to_string();
+                let port = other.peer_port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await?;
             }
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::{CONTROL, Redis, RedisOptions, Value, quote};
 use crate::process::{KitError, eventually};
 use crate::servers::{retry_ports, start_all};
@@ -11,10 +13,12 @@ use crate::servers::{retry_ports, start_all};
 pub struct RedisSentinel {
     nodes: Vec<Redis>,
     sentinels: Vec<Redis>,
+    _certificates: Option<TempDir>,
 }
 
 /// The name under which the sentinels know the primary.
 const NAME: &str = "mymaster";
+const TLS_AMONG_THEMSELVES: &str = "tls-replication yes";
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 impl RedisSentinel {
@@ -27,9 +31,10 @@ impl RedisSentinel {
     /// As for [`Redis::start`].
     pub async fn start(options: RedisOptions) -> Result<RedisSentinel, KitError> {
         retry_ports(async || {
+            let (options, certificates) = options.clone().with_shared_certificates()?;
             let nodes = start_nodes(&options).await?;
-            let sentinels = start_sentinels(&options, nodes[0].port()).await?;
-            let all = RedisSentinel { nodes, sentinels };
+            let sentinels = start_sentinels(&options, nodes[0].peer_port()).await?;
+            let all = RedisSentinel { nodes, sentinels, _certificates: certificates };
             eventually(SETTLE_MAX, || all.settled()).await?;
             Ok(all)
         })
@@ -71,7 +76,7 @@ impl RedisSentinel {
             }
         }
         let majority = |it: &&Redis| {
-            votes.iter().filter(|vote| **vote == i64::from(it.port())).count() * 2 > self.sentinels.len()
+            votes.iter().filter(|vote| **vote == i64::from(it.peer_port())).count() * 2 > self.sentinels.len()
         };
         let node = self.nodes.iter().find(majority);
         let node = node.ok_or_else(|| KitError::new(format!("the sentinels do not agree: {votes:?}")))?;
@@ -109,8 +114,9 @@ impl RedisSentinel {
 }
 
 async fn start_nodes(options: &RedisOptions) -> Result<Vec<Redis>, KitError> {
-    let mut nodes = vec![Redis::prepare(options, "redis", "", false)?];
-    let follow = format!("replicaof 127.0.0.1 {}", nodes[0].port());
+    let tls = if options.tls { TLS_AMONG_THEMSELVES } else { "" };
+    let mut nodes = vec![Redis::prepare(options, "redis", tls, false)?];
+    let follow = format!("replicaof 127.0.0.1 {}\n{tls}", nodes[0].peer_port());
     for _ in 0..2 {
         nodes.push(Redis::prepare(options, "redis", &follow, false)?);
     }
@@ -135,11 +141,21 @@ async fn start_sentinels(options: &RedisOptions, primary: u16) -> Result<Vec<Red
         Some(password) => format!("sentinel auth-pass {NAME} {}", quote(password)),
         None => String::new(),
     };
+    let mut among = Vec::new();
+    if options.tls {
+        among.push(TLS_AMONG_THEMSELVES.to_owned());
+    }
+    if options.sentinel_acl.is_some() {
+        among.push(format!("sentinel sentinel-user {CONTROL}\nsentinel sentinel-pass {CONTROL}"));
+    }
+    let among = among.join("\n");
+    let (acl, tls) = (options.sentinel_acl.clone(), options.tls);
+    let certificates = options.certificates.clone();
+    let plain = RedisOptions { acl, tls, certificates, ..RedisOptions::default() };
     let lines = format!(
         "sentinel monitor {NAME} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {NAME} 1000\n\
-         sentinel failover-timeout {NAME} 3000\nsentinel parallel-syncs {NAME} 1\n{auth}"
+         sentinel failover-timeout {NAME} 3000\nsentinel parallel-syncs {NAME} 1\n{auth}\n{among}"
     );
-    let plain = RedisOptions::default();
     let sentinels = (0..3).map(|_| Redis::prepare(&plain, "sentinel", &lines, true));
     let sentinels: Vec<Redis> = sentinels.collect::<Result<_, _>>()?;
     start_all(sentinels.iter().map(|it| &**it)).await?;
