@@ -1,6 +1,7 @@
 //! Benchmarks: ours beside the limit or a rival, in one run, as ratios. `cargo xtask bench` calls this.
 
 mod in_process;
+mod macros;
 mod measure;
 mod names;
 mod processes;
@@ -21,6 +22,7 @@ type Suite = (&'static str, &'static str, fn() -> Outcome);
 
 const SUITES: &[Suite] = &[
     ("in-process", "In process", in_process::run),
+    ("macros", "`#[locked]`", macros::run),
     ("names", "A million names", names::run),
     ("sqlite", "SQLite", sqlite::run),
     ("processes", "SQLite, eight processes", processes::run),

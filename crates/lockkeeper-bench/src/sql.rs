@@ -2,6 +2,7 @@
 
 mod bare;
 mod crowd;
+mod served;
 
 use std::error::Error;
 

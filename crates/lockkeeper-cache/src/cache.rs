@@ -8,6 +8,44 @@ use std::time::Duration;
 pub type CacheError = Box<dyn Error + Send + Sync>;
 
 /// A place for values of one type that forgets them after a while.
+///
+/// ```
+/// # use std::time::Duration;
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+///
+/// use lockkeeper_cache::{Cache, CacheError, Found, Rebuild};
+///
+/// /// Forgets nothing: good for a test.
+/// #[derive(Default)]
+/// struct Forever(Mutex<HashMap<String, Option<u64>>>);
+///
+/// impl Cache<u64> for Forever {
+///     async fn get(&self, key: &str) -> Result<Option<Found<u64>>, CacheError> {
+///         let entry = self.0.lock().map_err(|it| it.to_string())?.get(key).copied();
+///         Ok(entry.map(|value| Found { value, expires_in: Duration::from_secs(3600) }))
+///     }
+///
+///     async fn put(&self, key: &str, value: Option<&u64>, _expires_in: Duration) -> Result<(), CacheError> {
+///         self.0.lock().map_err(|it| it.to_string())?.insert(key.to_owned(), value.copied());
+///         Ok(())
+///     }
+///
+///     async fn remove(&self, key: &str) -> Result<(), CacheError> {
+///         self.0.lock().map_err(|it| it.to_string())?.remove(key);
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// let squares = Rebuild::local(Forever::default());
+/// let loaded = squares.get_or_load("7", || async { Ok::<_, CacheError>(Some(49)) }).await?;
+/// let cached = squares.get_or_load("7", || async { Err(CacheError::from("not asked")) }).await?;
+/// assert_eq!((loaded, cached), (Some(49), Some(49)));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Cache<V>: Send + Sync {
     /// What is there, if it has not expired.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Found<V>>, CacheError>> + Send;

@@ -10,6 +10,22 @@ use lockkeeper_core::{Clock, Moment};
 use crate::cache::{Cache, CacheError, Found};
 
 /// A cache in this process, of a bounded number of entries. When it is full, whatever expires first makes room.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// use lockkeeper_cache::{Cache as _, MemoryCache};
+///
+/// let cache = MemoryCache::new(10_000);
+/// cache.put("product/42", Some(&"a lamp"), Duration::from_secs(60)).await?;
+/// let found = cache.get("product/42").await?.expect("it was just put there");
+/// assert_eq!(found.value, Some("a lamp"));
+/// assert!(found.expires_in <= Duration::from_secs(60));
+/// assert_eq!(cache.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryCache<V> {
     clock: Clock,
     entries_max: usize,

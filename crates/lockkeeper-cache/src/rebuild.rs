@@ -10,6 +10,29 @@ use crate::cache::{Cache, CacheError};
 /// A cache whose missing entries are loaded under a lock.
 ///
 /// All processes that share the cache and the locker must agree on the [`prefix`](Rebuild::prefix).
+///
+/// ```
+/// # use std::time::Duration;
+/// # async fn from_database(id: u64) -> Result<Option<String>, std::io::Error> { Ok(Some(format!("product {id}"))) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// use lockkeeper_cache::{MemoryCache, Rebuild};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// # let locker = Locker::new(Memory::default());
+/// let products = Rebuild::new(MemoryCache::new(10_000), locker)
+///     .ttl(Duration::from_secs(60))
+///     .absent_ttl(Duration::from_secs(5))
+///     .jitter_percent(10)
+///     .serve_stale(Duration::from_secs(30))
+///     .wait_at_most(Duration::from_secs(3));
+/// let product = products.get_or_load("product/42", || from_database(42)).await?;
+/// assert_eq!(product.as_deref(), Some("product 42"));
+/// products.remove::<String>("product/42").await?; // its source has changed
+/// assert!(products.cache().is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Rebuild<C> {
     cache: C,
@@ -23,6 +46,19 @@ pub struct Rebuild<C> {
 }
 
 /// Why there is no value.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// use lockkeeper_cache::{MemoryCache, Rebuild, RebuildError};
+///
+/// let products = Rebuild::local(MemoryCache::<String>::new(10));
+/// let failed = products.get_or_load("product/42", || async { Err("the database is down") }).await;
+/// assert!(matches!(failed, Err(RebuildError::Loader("the database is down"))));
+/// assert!(products.cache().is_empty()); // the next caller tries again
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebuildError<E> {

@@ -21,6 +21,21 @@ use crate::cache::{Cache, CacheError, Found};
 /// A cache on one Redis server, shared by all who use the same server and prefix. Values are stored as JSON.
 ///
 /// One connection serves all callers. When it breaks, the calls under way fail and the next one opens another.
+///
+/// ```no_run
+/// # async fn from_database(id: u64) -> Result<Option<String>, std::io::Error> { Ok(Some(format!("product {id}"))) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// use lockkeeper_cache::{Rebuild, RedisCache};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// # let locker = Locker::new(Memory::default());
+/// let cache = RedisCache::new("redis://db-1/0")?.prefix("shop:cache:");
+/// let products = Rebuild::new(cache, locker);
+/// let product: Option<String> = products.get_or_load("product/42", || from_database(42)).await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct RedisCache {
     client: Client,
     prefix: String,

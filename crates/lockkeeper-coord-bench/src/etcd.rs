@@ -10,8 +10,8 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use crate::Outcome;
 use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
+use crate::{Outcome, hand_off};
 
 /// The same stubs that our client speaks with.
 #[allow(
@@ -58,6 +58,25 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let ours = our_crowd(&locker).await;
     let theirs = crowd(move || rival(channel.clone())).await;
     row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the `Lock` call"), ours, theirs, 30.0);
+    let url = format!("etcd://{}", hosts.join(","));
+    let process = async || {
+        Ok::<_, lockkeeper_core::Error>(Locker::builder(Etcd::connect(&url).await?).ttl(TTL).build())
+    };
+    let processes = [process().await?, process().await?];
+    // The first lock of a process asks for its lease.
+    for it in &processes {
+        it.lock("warm").await?.release().await?;
+    }
+    // Every client asks the first node, as long as it answers.
+    let first = match &servers {
+        (Some(cluster), _) => cluster.nodes().first(),
+        (_, one) => one.as_ref(),
+    };
+    let first = first.ok_or("there is no server")?;
+    let before = first.figure("grpc_server_handled_total{").await?;
+    let times = hand_off::to_and_fro(processes).await?;
+    let requests = first.figure("grpc_server_handled_total{").await? - before;
+    hand_off::row(on, times, requests, "≤ 3: stand in line, enter, give back");
     Ok(())
 }
 

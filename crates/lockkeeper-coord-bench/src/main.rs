@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "figures are its product")]
 
 mod etcd;
+mod hand_off;
 mod measure;
 mod zookeeper;
 

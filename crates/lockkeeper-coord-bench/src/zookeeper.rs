@@ -7,8 +7,8 @@ use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
-use crate::Outcome;
 use crate::measure::{beside, crowd, our_crowd, row_of_rates, row_of_times};
+use crate::{Outcome, hand_off};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -37,6 +37,19 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let ours = our_crowd(&locker).await;
     let theirs = crowd(move || rival(client.clone())).await;
     row_of_rates(&format!("{on}: 64 tasks on one key, guards, beside the client's lock"), ours, theirs, 30.0);
+    let process = async || {
+        Ok::<_, lockkeeper_core::Error>(Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build())
+    };
+    let processes = [process().await?, process().await?];
+    let first = match &servers {
+        (Some(ensemble), _) => ensemble.nodes().first(),
+        (_, one) => one.as_ref(),
+    };
+    let first = first.ok_or("there is no server")?;
+    let before = first.figure("zk_packets_received").await?;
+    let times = hand_off::to_and_fro(processes).await?;
+    let requests = first.figure("zk_packets_received").await? - before;
+    hand_off::row(on, times, requests, "≤ 5.1: make, list and watch in line; enter, give back");
     Ok(())
 }
 

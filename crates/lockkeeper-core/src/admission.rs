@@ -6,6 +6,16 @@
 //! another, never come before it; so whoever is inside stays inside.
 
 /// What one claim takes of its room.
+///
+/// ```
+/// use lockkeeper_core::admission::{Load, blockers, inside};
+///
+/// let reader = Load { weight: 1, capacity: u32::MAX };
+/// let writer = Load { weight: u32::MAX, capacity: u32::MAX };
+/// let line = [reader, reader, writer, reader];
+/// assert_eq!(inside(&line), 2); // both readers before the writer
+/// assert_eq!(blockers(&line[..3], reader), [2]); // the last one watches the writer
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// How much it takes.

@@ -30,6 +30,60 @@ use crate::claim::Claim;
 use crate::clock::Moment;
 
 /// A store in which locks live.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::sync::atomic::{AtomicU64, Ordering};
+/// use lockkeeper_core::backend::{Backend, Place, Profile, Renewal, Result, Turn};
+/// use lockkeeper_core::memory::{Memory, MemoryPlace};
+/// use lockkeeper_core::{Claim, Locker};
+///
+/// /// Another store that counts how often it is asked.
+/// #[derive(Clone, Debug, Default)]
+/// struct Counting(Memory, Arc<AtomicU64>);
+///
+/// struct CountingPlace(MemoryPlace, Arc<AtomicU64>);
+///
+/// impl Backend for Counting {
+///     type Place = CountingPlace;
+///
+///     fn profile(&self) -> Profile {
+///         Profile { name: "counting", ..self.0.profile() }
+///     }
+///
+///     fn enter(&self, claim: Claim) -> CountingPlace {
+///         CountingPlace(self.0.enter(claim), self.1.clone())
+///     }
+/// }
+///
+/// impl Place for CountingPlace {
+///     async fn turn(&mut self) -> Result<Turn> {
+///         self.1.fetch_add(1, Ordering::Relaxed);
+///         self.0.turn().await
+///     }
+///
+///     async fn changed(&mut self) {
+///         self.0.changed().await;
+///     }
+///
+///     async fn renew(&mut self) -> Result<Renewal> {
+///         self.0.renew().await
+///     }
+///
+///     async fn leave(&mut self) -> Result<()> {
+///         self.0.leave().await
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper_core::Result<()> {
+/// let store = Counting::default();
+/// let locker = Locker::new(store.clone());
+/// locker.lock("orders/42").await?.release().await?;
+/// assert_eq!(store.1.load(Ordering::Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The backend's way to stand in a line.
     type Place: Place;
@@ -53,6 +107,39 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 /// change of thread; when the caller goes away they are finished on the keeper's own thread. `renew` is
 /// always polled on the keeper's thread, inside a tokio runtime that no user code can block: a
 /// connection that must survive a blocked application is opened there.
+///
+/// ```
+/// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
+/// # fn claim() -> Result<Claim, Error> {
+/// #     Ok(Claim {
+/// #         key: Key::new("orders/42")?,
+/// #         id: ClaimId::random()?,
+/// #         ttl: std::time::Duration::from_secs(10),
+/// #         weight: 1,
+/// #         capacity: 1,
+/// #         patient: true,
+/// #         label: std::sync::Arc::new(Label::of_this_process()),
+/// #     })
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::backend::{Backend, Grant, Place, Renewal, Turn};
+///
+/// let store = Memory::default();
+/// let (mut first, mut second) = (store.enter(claim()?), store.enter(claim()?));
+/// let Turn::Held(Grant { counter, .. }) = first.turn().await? else { panic!("it was free") };
+/// assert!(matches!(second.turn().await?, Turn::Wait { ahead: Some(1), .. }));
+/// assert!(matches!(first.renew().await?, Renewal::Held { wanted: true, .. }));
+///
+/// first.leave().await?;
+/// first.leave().await?; // harmless
+/// second.changed().await;
+/// let Turn::Held(next) = second.turn().await? else { panic!("it was given back") };
+/// assert!(counter < next.counter);
+/// assert_eq!(first.renew().await?, Renewal::Lost);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Place: Send + 'static {
     /// Take our place if we have none, keep it alive if we do, and tell whether it is our turn.
     ///
@@ -86,6 +173,16 @@ pub trait Place: Send + 'static {
 }
 
 /// What a store promises. The suite tests what is claimed here; requests that ask for more are refused.
+///
+/// ```
+/// use lockkeeper_core::backend::{Lease, Order, Reach, Rooms};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let profile = Locker::new(Memory::default()).profile();
+/// assert_eq!((profile.name, profile.order, profile.reach), ("memory", Order::Fifo, Reach::Process));
+/// assert_eq!((profile.rooms, profile.lease), (Rooms::Weighted, Lease::Claim));
+/// assert!(profile.ttl_min <= profile.ttl_max);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The backend's name in errors and events, such as `"sqlite"`.
@@ -185,6 +282,18 @@ pub enum Renewal {
 pub type Result<T> = std::result::Result<T, Fault>;
 
 /// The outcome of a verb is unknown, or the store cannot serve us.
+///
+/// ```
+/// use lockkeeper_core::backend::{Fault, FaultKind};
+///
+/// let cause = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+/// let fault = Fault::transient("redis", "taking the lock", "the connection broke").with_source(cause);
+/// assert!(fault.is_transient());
+/// assert_eq!(fault.to_string(), "redis failed while taking the lock: the connection broke");
+///
+/// let fault = Fault::permanent("redis", "connecting", "wrong password");
+/// assert_eq!(fault.kind, FaultKind::Permanent);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// Which backend.

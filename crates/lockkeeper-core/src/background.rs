@@ -17,6 +17,30 @@ use crate::error::{Error, Result};
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where background work runs. Lockers start a thread of their own; simulations bring an executor.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use lockkeeper_core::{Locker, Memory, Spawn, Task};
+/// use tokio::runtime::Handle;
+///
+/// /// Everything on the application's runtime: then a blocked runtime cannot renew.
+/// #[derive(Debug)]
+/// struct OnRuntime(Handle);
+///
+/// impl Spawn for OnRuntime {
+///     fn spawn(&self, task: Task) {
+///         self.0.spawn(task);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// let spawner = Arc::new(OnRuntime(Handle::current()));
+/// let locker = Locker::builder(Memory::default()).spawner(spawner).build();
+/// locker.lock("orders/42").await?.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait Spawn: fmt::Debug + Send + Sync + 'static {
     /// Run the task to its end, soon, without blocking the caller.
     fn spawn(&self, task: Task);

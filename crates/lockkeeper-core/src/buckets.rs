@@ -40,6 +40,13 @@ pub struct Buckets {
 }
 
 /// Where to look first.
+///
+/// ```
+/// use lockkeeper_core::buckets::Start;
+///
+/// assert_eq!(Start::by(&"account 7"), Start::by(&"account 7"));
+/// assert_ne!(Start::by(&"account 7"), Start::by(&"account 8"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Anywhere: spreads callers evenly.
@@ -59,6 +66,22 @@ impl Start {
 }
 
 /// A bucket that is held.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lockkeeper_core::{Locker, Memory};
+/// # use lockkeeper_core::buckets::{Buckets, Start};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # let locker = Locker::new(Memory::default());
+/// let stock = Buckets::new(&locker, "stock/42", 8)?;
+/// let bucket = stock.lock(Start::At(11), Duration::from_secs(3)).await?;
+/// assert_eq!(bucket.index(), 3); // counted around
+/// assert_eq!(bucket.guard().key().as_str(), "stock/42#3");
+/// bucket.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the bucket is given back when it is dropped"]
 pub struct Bucket {
@@ -159,6 +182,23 @@ impl Buckets {
 }
 
 /// One walk through all buckets.
+///
+/// ```
+/// # use lockkeeper_core::{Locker, Memory};
+/// # use lockkeeper_core::buckets::{Buckets, Start};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # let locker = Locker::new(Memory::default());
+/// let stock = Buckets::new(&locker, "stock/42", 3)?;
+/// let _taken = stock.try_lock(Start::At(0)).await?;
+/// let mut sweep = stock.sweep(Start::At(0));
+/// while let Some(bucket) = sweep.next_free().await? {
+///     bucket.release().await?; // empty; on to the next
+/// }
+/// assert_eq!(sweep.taken(), 1); // so this is no "sold out" yet
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sweep<'a> {
     buckets: &'a Buckets,

@@ -10,6 +10,30 @@ use crate::error::Error;
 use crate::key::Key;
 
 /// What a backend needs to know to take a place in line. Made by the keeper, read by backends.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
+/// use lockkeeper_core::{Claim, ClaimId, Key, Label, Memory};
+///
+/// let claim = Claim {
+///     key: Key::new("orders/42")?,
+///     id: ClaimId::random()?,
+///     ttl: Duration::from_secs(10),
+///     weight: 1,
+///     capacity: 1,
+///     patient: false,
+///     label: Arc::new(Label::of_this_process()),
+/// };
+/// let mut place = Memory::default().enter(claim);
+/// assert!(matches!(place.turn().await?, Turn::Held(_)));
+/// place.leave().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// What is to be locked.
@@ -29,6 +53,18 @@ pub struct Claim {
 }
 
 /// The name of a claim in its store: 128 random bits from the operating system.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::ClaimId;
+///
+/// let id = ClaimId::random()?;
+/// assert_eq!(ClaimId::from_hex(&id.to_hex()), Some(id));
+/// assert_eq!(ClaimId::from_bytes(*id.as_bytes()), id);
+/// assert_ne!(ClaimId::local(), ClaimId::local());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId([u8; 16]);
 
@@ -103,6 +139,14 @@ impl fmt::Debug for ClaimId {
 pub const LABEL_BYTES_MAX: usize = 256;
 
 /// Who stands behind a claim, for `ls` and `show`. Free text: escape it before you print it.
+///
+/// ```
+/// use lockkeeper_core::Label;
+///
+/// let label = Label::of_this_process().with(Some("import"), Some("release 1.4"));
+/// assert_eq!(label.pid, std::process::id());
+/// assert_eq!(label.owner.as_deref(), Some("import"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label {
     /// The host's name.

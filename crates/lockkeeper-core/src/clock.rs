@@ -13,6 +13,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A point on a [`Clock`], in nanoseconds since that clock's beginning. Arithmetic saturates.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lockkeeper_core::Moment;
+///
+/// let start = Moment::from_nanos(5_000_000_000);
+/// let end = start.after(Duration::from_secs(3));
+/// assert_eq!(end - start, Duration::from_secs(3));
+/// assert_eq!(start - end, Duration::ZERO);
+/// assert_eq!(end.before(Duration::from_secs(8)).as_nanos(), 0);
+/// assert_eq!(start.after(Duration::MAX), Moment::NEVER);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -73,6 +85,26 @@ impl From<Span> for Duration {
 }
 
 /// A clock for deadlines: the machine's boot clock, or a virtual one that only tests move.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Clock, Locker, Memory};
+///
+/// // In a test nobody waits ten seconds.
+/// let clock = Clock::virtual_from(Duration::from_secs(100));
+/// let locker = Locker::builder(Memory::new(clock.clone())).clock(clock.clone()).build();
+/// let guard = locker.lock("orders/42").max_hold(Duration::from_secs(10)).await?;
+/// clock.advance_by(Duration::from_secs(9));
+/// assert!(guard.remaining() <= Duration::from_secs(1));
+/// clock.advance_by(Duration::from_secs(2));
+/// assert!(!guard.is_valid());
+///
+/// assert!(Clock::boot().now() <= Clock::boot().now());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Clock(Option<Arc<Mutex<Virtual>>>);
 
@@ -176,6 +208,21 @@ fn boot_nanos() -> u64 {
 }
 
 /// The future of [`Clock::sleep`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Clock;
+///
+/// let clock = Clock::boot();
+/// let start = clock.now();
+/// clock.sleep(Duration::from_millis(1)).await;
+/// assert!(clock.now() - start >= Duration::from_millis(1));
+/// clock.sleep_until(start).await; // long past
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a sleep does nothing unless awaited"]
 #[derive(Debug)]
 pub struct Sleep {

@@ -11,6 +11,25 @@ use crate::fence::Fence;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a lock could not be had, or was not kept. A taken lock is no error in `try_lock`.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Error, Locker, LostReason, Memory, Stage};
+///
+/// let locker = Locker::new(Memory::default());
+/// let _held = locker.lock("orders/42").await?;
+/// match locker.lock("orders/42").wait_at_most(Duration::from_millis(1)).await {
+///     Err(error @ Error::TimedOut { stage: Stage::Local, .. }) => assert!(error.is_transient()),
+///     Err(Error::Lost { reason: LostReason::Expired, .. }) => println!("take it again"),
+///     Err(error) => return Err(error),
+///     Ok(guard) => guard.release().await?,
+/// }
+/// assert!(!Error::invalid("the name is empty").is_transient());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -99,6 +118,14 @@ impl From<Fault> for Error {
 }
 
 /// One of the two lines a request stands in.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lockkeeper_core::{Error, Stage};
+///
+/// let error = Error::TimedOut { stage: Stage::Remote, waited: Duration::from_secs(3), ahead: Some(2) };
+/// assert_eq!(error.to_string(), "the lock was not obtained within 3.000 s: 2 ahead in the store's line");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The line of this process.
@@ -108,6 +135,19 @@ pub enum Stage {
 }
 
 /// How a held lock was lost.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Locker, LostReason, Memory};
+///
+/// let locker = Locker::new(Memory::default());
+/// let guard = locker.lock("orders/42").max_hold(Duration::from_millis(5)).await?;
+/// assert_eq!(guard.lost().await, LostReason::MaxHold);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {

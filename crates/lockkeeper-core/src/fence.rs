@@ -17,6 +17,31 @@ pub const COUNTER_MAX: u64 = u64::MAX >> HANDOFF_BITS;
 ///
 /// Send it along with every write and let the resource refuse a fence smaller than the largest it
 /// has seen. Then a holder that was paused past its deadline cannot do harm when it wakes.
+///
+/// ```
+/// use lockkeeper_core::{Fence, Locker, Memory};
+///
+/// /// What the resource does, in the same transaction as the write.
+/// fn write(largest_seen: &mut Fence, fence: Fence) -> bool {
+///     let fresh = *largest_seen <= fence;
+///     *largest_seen = fence.max(*largest_seen);
+///     fresh
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// let locker = Locker::new(Memory::default());
+/// let old = locker.lock("orders/42").await?.fence();
+/// let new = locker.lock("orders/42").await?.fence();
+///
+/// let mut largest_seen = Fence::from_u64(0);
+/// assert!(write(&mut largest_seen, new));
+/// assert!(!write(&mut largest_seen, old)); // a holder that was paused and woke
+/// assert_eq!(Fence::from_u64(new.get()), new); // as it is stored
+/// assert_eq!(Fence::of_grant(new.counter()).counter(), new.counter());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -55,6 +80,17 @@ impl fmt::Display for Fence {
 }
 
 /// Why a checker of fences refused an access. The checkers are in the crates of the stores.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Fence, FencedError, Key};
+///
+/// let (resource, fence, seen) = (Key::new("orders/42")?, Fence::from_u64(7), Fence::from_u64(9));
+/// let error: FencedError<std::io::Error> = FencedError::Stale { resource, fence, seen };
+/// assert!(error.to_string().contains("roll back"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FencedError<E> {

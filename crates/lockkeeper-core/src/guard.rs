@@ -21,6 +21,23 @@ use crate::tenure::Tenure;
 /// Dropping it gives the lock back soon, not now: the drop never blocks, and the store is told in the
 /// background. [`release`](Guard::release) tells it before returning. A process that ends right after a drop
 /// may not get to it; others then wait for the ttl.
+///
+/// ```
+/// # use lockkeeper_core::{Locker, Memory};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # let locker = Locker::new(Memory::default());
+/// let guard = locker.lock("orders/42").await?;
+/// assert_eq!(guard.key().as_str(), "orders/42");
+/// assert!(guard.is_valid() && !guard.remaining().is_zero());
+///
+/// // … a step of the work, with guard.fence() sent along with each write …
+/// guard.check()?; // an error if the lock is gone
+/// // … the next step …
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the lock is given back when the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct Guard {
@@ -31,6 +48,18 @@ pub struct Guard {
 }
 
 /// How long a caller waited in each of the two lines.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Locker, Memory, Timings};
+///
+/// let guard = Locker::new(Memory::default()).lock("orders/42").await?;
+/// let Timings { local, remote } = guard.timings();
+/// println!("{local:?} in this process's line, {remote:?} in the store's");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
     /// In this process's line.
@@ -95,6 +124,24 @@ impl Guard {
     ///
     /// The future does not borrow the guard and does not keep the lock.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Locker, LostReason, Memory};
+    /// # async fn work() { std::future::pending().await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("orders/42").max_hold(Duration::from_millis(5)).await?;
+    /// let lost = guard.lost();
+    /// let reason = tokio::select! {
+    ///     reason = lost => reason,
+    ///     () = work() => panic!("the work never ends"),
+    /// };
+    /// assert_eq!(reason, LostReason::MaxHold);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// Safe to drop at any time.
     pub fn lost(&self) -> Lost {
@@ -102,6 +149,23 @@ impl Guard {
     }
 
     /// Run a future, and stop it where it awaits when the lock is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Error, Locker, Memory};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("orders/42").await?;
+    /// let sum = guard.run(async { 2 + 2 }).await?;
+    /// assert_eq!(sum, 4);
+    ///
+    /// let short = locker.lock("orders/43").max_hold(Duration::from_millis(5)).await?;
+    /// let stopped = short.run(std::future::pending::<()>()).await;
+    /// assert!(matches!(stopped, Err(Error::Lost { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     /// Dropping it drops `future`; the guard stays.
@@ -142,6 +206,16 @@ impl Guard {
 
     /// [`release`](Guard::release) for threads without a runtime.
     ///
+    /// ```
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("orders/42").blocking()?;
+    /// guard.release_blocking()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As for [`release`](Guard::release).
     pub fn release_blocking(self) -> Result<()> {
@@ -169,6 +243,20 @@ impl Drop for Guard {
 }
 
 /// The future of [`Guard::lost`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # use lockkeeper_core::{Locker, LostReason, Memory};
+/// let locker = Locker::new(Memory::default());
+/// let guard = locker.lock("orders/42").await?;
+/// let watcher = tokio::spawn(guard.lost()); // borrows nothing
+/// locker.shutdown(Duration::from_secs(1)).await?;
+/// assert_eq!(watcher.await.ok(), Some(LostReason::Closed));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a future does nothing unless awaited"]
 pub struct Lost {
     tenure: Arc<Tenure>,

@@ -11,6 +11,31 @@ use crate::fence::Fence;
 use crate::key::Key;
 
 /// The operator's view of a store. Every backend implements it beside [`Backend`](crate::backend::Backend).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant, Severity};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let store = Memory::default();
+/// let guard = Locker::new(store.clone()).lock("orders/42").note("import").await?;
+///
+/// let locks: Vec<LockInfo> = store.list("orders/").await?;
+/// let Occupant { label, fence, .. } = &locks[0].holders[0];
+/// assert_eq!(label.note.as_deref(), Some("import"));
+/// assert_eq!(*fence, Some(guard.fence()));
+///
+/// let broken = store.break_lock(guard.key()).await?;
+/// assert_eq!(broken.len(), 1);
+/// assert_eq!(store.show(guard.key()).await?, None);
+///
+/// for Finding { severity, what, remedy, .. } in store.doctor().await? {
+///     assert!(severity < Severity::Danger, "{what}: {remedy}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// All locks that are held or waited for and whose name begins with `prefix`, by name.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<LockInfo>>> + Send;
@@ -80,6 +105,18 @@ pub enum Severity {
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// [`Inspect`] without its type, for tools that open any store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::Memory;
+/// use lockkeeper_core::inspect::DynInspect;
+///
+/// let store: Box<dyn DynInspect> = Box::new(Memory::default());
+/// assert!(store.list("").await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 pub trait DynInspect: fmt::Debug + Send + Sync + 'static {
     /// See [`Inspect::list`].
     fn list<'a>(&'a self, prefix: &'a str) -> Boxed<'a, Vec<LockInfo>>;

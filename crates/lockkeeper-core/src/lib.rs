@@ -5,6 +5,7 @@
 //! [`backend`].
 
 mod acquire;
+pub mod address;
 pub mod admission;
 pub mod backend;
 mod background;

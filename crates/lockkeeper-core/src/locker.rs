@@ -42,6 +42,11 @@ impl Locker {
     }
 
     /// A locker with settings of your own.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// let locker = Locker::builder(Memory::default()).ttl(std::time::Duration::from_secs(5)).build();
+    /// ```
     pub fn builder(backend: impl Backend) -> LockerBuilder {
         LockerBuilder::new(backend)
     }
@@ -53,11 +58,37 @@ impl Locker {
     }
 
     /// Ask for a lock without waiting. See [`Attempt`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// if let Some(guard) = locker.try_lock("nightly-report").await? {
+    ///     guard.run(async { /* nobody else builds it */ }).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_lock(&self, name: impl AsRef<str>) -> Attempt {
         self.lock(name).attempt()
     }
 
     /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Key, Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let key = Key::new("orders/42")?; // checked and hashed once
+    /// for _ in 0..3 {
+    ///     locker.lock_key(Ok(key.clone())).await?.release().await?;
+    /// }
+    /// assert_eq!(locker.lines(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn lock_key(&self, key: Result<Key>) -> LockRequest {
         LockRequest::new(self.0.clone(), key)
@@ -75,6 +106,18 @@ impl Locker {
 
     /// End everything: refuse new requests, call off the waiting, take back what is held (its guards are
     /// lost), and wait until the store has confirmed, at most `bound`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Error, Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// locker.shutdown(Duration::from_secs(5)).await?;
+    /// assert!(matches!(locker.lock("orders/42").await, Err(Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     /// The end goes on in the background if this future is dropped.
@@ -104,6 +147,23 @@ impl Locker {
 }
 
 /// Settings of a [`Locker`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let locker = Locker::builder(Memory::default())
+///     .ttl(Duration::from_secs(30))
+///     .wait_at_most(Duration::from_secs(3))
+///     .max_hold(Duration::from_secs(60))
+///     .waiters_max(100)
+///     .build();
+/// locker.lock("orders/42").await?.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct LockerBuilder {

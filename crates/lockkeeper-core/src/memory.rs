@@ -27,6 +27,22 @@ const SHARDS: usize = 16;
 const SPARE_ROWS_MAX: usize = 8;
 
 /// A store in this process. Clones share it: a clone is to the store what another process would be.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let store = Memory::default();
+/// let (one, other) = (Locker::new(store.clone()), Locker::new(store.clone()));
+/// let guard = one.lock("orders/42").await?;
+/// assert!(other.try_lock("orders/42").await?.is_none());
+/// assert_eq!(store.len(), 1);
+/// guard.release().await?;
+/// assert!(store.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Memory(Arc<Store>);
 
@@ -269,6 +285,31 @@ impl Backend for Memory {
 }
 
 /// A place in a line of [`Memory`].
+///
+/// ```
+/// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
+/// # fn claim() -> Result<Claim, Error> {
+/// #     Ok(Claim {
+/// #         key: Key::new("orders/42")?,
+/// #         id: ClaimId::random()?,
+/// #         ttl: std::time::Duration::from_secs(10),
+/// #         weight: 1,
+/// #         capacity: 1,
+/// #         patient: true,
+/// #         label: std::sync::Arc::new(Label::of_this_process()),
+/// #     })
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
+/// use lockkeeper_core::memory::MemoryPlace;
+///
+/// let mut place: MemoryPlace = Memory::default().enter(claim()?);
+/// assert!(matches!(place.turn().await?, Turn::Held(_)));
+/// place.leave().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryPlace {
     memory: Memory,

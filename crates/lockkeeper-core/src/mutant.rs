@@ -4,6 +4,13 @@ use crate::backend::Grant;
 use crate::queue::Ask;
 
 /// A deliberate mistake in the core.
+///
+/// ```
+/// use lockkeeper_core::mutant::Mutant;
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let wrong = Locker::builder(Memory::default()).mutant(Mutant::SameFenceOnHandOn).build();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mutant {

@@ -11,6 +11,20 @@ use std::time::Duration;
 use crate::backend::{Backend, Place, Result};
 
 /// A store that can be one of several.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::Memory;
+/// use lockkeeper_core::node::{Node, Standing};
+///
+/// let (a, b) = (Memory::default(), Memory::default());
+/// let Standing { identity, remembers } = a.standing().await?;
+/// assert_ne!(identity, b.standing().await?.identity);
+/// assert_eq!(remembers, None); // it never forgets
+/// # Ok(())
+/// # }
+/// ```
 pub trait Node: Backend<Place: RaiseCounter> {
     /// Who this is, and how far its memory reaches back.
     ///
@@ -20,6 +34,34 @@ pub trait Node: Backend<Place: RaiseCounter> {
 }
 
 /// A place whose counter can be lifted.
+///
+/// ```
+/// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
+/// # fn claim() -> Result<Claim, Error> {
+/// #     Ok(Claim {
+/// #         key: Key::new("orders/42")?,
+/// #         id: ClaimId::random()?,
+/// #         ttl: std::time::Duration::from_secs(10),
+/// #         weight: 1,
+/// #         capacity: 1,
+/// #         patient: true,
+/// #         label: std::sync::Arc::new(Label::of_this_process()),
+/// #     })
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
+/// use lockkeeper_core::node::RaiseCounter as _;
+///
+/// let mut place = Memory::default().enter(claim()?);
+/// let Turn::Held(grant) = place.turn().await? else { panic!("it was free") };
+/// let raised = place.raise(grant.counter + 7).await?;
+/// assert_eq!(raised, Some(grant.counter + 7));
+/// place.leave().await?;
+/// assert_eq!(place.raise(1).await?, None); // we do not hold
+/// # Ok(())
+/// # }
+/// ```
 pub trait RaiseCounter: Place {
     /// If we hold, lift the counter of what we hold to `counter` at least, and further above every counter that
     /// was raised here for another claim before. Tells what it is now; `None` if we do not hold.

@@ -95,12 +95,51 @@ pub enum GrantedBy {
 }
 
 /// Something that wants to know. Called on the path of every lock: be quick, do not block, do not panic.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::sync::atomic::{AtomicU64, Ordering};
+/// use lockkeeper_core::observe::{Event, GrantedBy, Observer};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// /// Counts the guards that cost no trip to the store.
+/// #[derive(Debug, Default)]
+/// struct HandedOn(Arc<AtomicU64>);
+///
+/// impl Observer for HandedOn {
+///     fn observe(&self, event: &Event<'_>) {
+///         if let Event::Granted { by: GrantedBy::HandOn, .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// let count = Arc::<AtomicU64>::default();
+/// let locker = Locker::builder(Memory::default()).observer(HandedOn(count.clone())).build();
+/// let first = locker.lock("orders/42").await?;
+/// let second = tokio::spawn(async move { locker.lock("orders/42").await });
+/// tokio::task::yield_now().await; // it stands in line now
+/// first.release().await?;
+/// drop(second.await);
+/// assert_eq!(count.load(Ordering::Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// Something happened.
     fn observe(&self, event: &Event<'_>);
 }
 
 /// Writes every event to `tracing`: losses and faults as warnings, the rest at debug level.
+///
+/// ```
+/// use lockkeeper_core::observe::TracingObserver;
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let locker = Locker::builder(Memory::default()).observer(TracingObserver).build();
+/// ```
 #[cfg(feature = "tracing")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TracingObserver;

@@ -7,6 +7,31 @@ use crate::claim::{Claim, Label};
 use crate::key::Key;
 
 /// What a store keeps beside the name of a claim.
+///
+/// ```
+/// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label};
+/// # fn claim() -> Result<Claim, Error> {
+/// #     Ok(Claim {
+/// #         key: Key::new("orders/42")?,
+/// #         id: ClaimId::random()?,
+/// #         ttl: std::time::Duration::from_secs(10),
+/// #         weight: 1,
+/// #         capacity: 1,
+/// #         patient: true,
+/// #         label: std::sync::Arc::new(Label::of_this_process()),
+/// #     })
+/// # }
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::record::Record;
+///
+/// let text = Record::text_of(&claim()?);
+/// assert!(text.contains("key=orders/42\n"));
+/// let record = Record::read(text.as_bytes()).expect("it was just written");
+/// assert_eq!(record.key.as_str(), "orders/42");
+/// assert_eq!(Record::read(b"somebody else's"), None);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What is locked.
@@ -82,6 +107,15 @@ fn is_plain(byte: u8) -> bool {
 
 /// A key's name as one segment of a path: no slash, no dot, nothing but plain ASCII, and never the same for
 /// two names. Everything else is `%` and two digits. The segment of a prefix is a prefix of the segment.
+///
+/// ```
+/// use lockkeeper_core::record::{key_of, segment_of};
+///
+/// let segment = segment_of("orders/42");
+/// assert_eq!(segment, "orders%2F42");
+/// assert_eq!(key_of(&segment).expect("it was just written").as_str(), "orders/42");
+/// assert!(key_of("orders/42").is_none());
+/// ```
 pub fn segment_of(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {

@@ -20,6 +20,27 @@ use crate::queue::Ask;
 
 /// A request for a lock. Await it to wait for the lock, or [`attempt`](LockRequest::attempt) it.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # use std::time::Duration;
+/// # use lockkeeper_core::{Locker, Memory, Owner};
+/// # let locker = Locker::new(Memory::default());
+/// let import = Owner::new("import");
+/// let guard = locker
+///     .lock("orders/42")
+///     .ttl(Duration::from_secs(10))
+///     .wait_at_most(Duration::from_secs(3))
+///     .max_hold(Duration::from_secs(60))
+///     .owner(&import)
+///     .note("release 1.4")
+///     .await?;
+/// let again = locker.lock("orders/42").owner(&import).await?; // the same owner: the same lock
+/// assert_eq!(guard.fence(), again.fence());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// Dropping the future gives up the place in line; nothing is left in the store. A grant that arrives too
 /// late goes to the next caller in line or is given back.
@@ -109,6 +130,17 @@ impl LockRequest {
 
     /// Wait on this thread. For threads without a runtime; it blocks a runtime's worker as any wait does.
     ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("orders/42").wait_at_most(Duration::from_secs(3)).blocking()?;
+    /// guard.release_blocking()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As for the request awaited.
     pub fn blocking(self) -> Result<Guard> {
@@ -145,6 +177,19 @@ fn check_ttl(ttl: Duration, profile: &Profile) -> Result<()> {
 }
 
 /// A [`LockRequest`] that does not wait. Its answer is `None` if the lock is taken.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # use std::time::Duration;
+/// # use lockkeeper_core::{Locker, Memory};
+/// # let locker = Locker::new(Memory::default());
+/// let first = locker.try_lock("nightly-report").ttl(Duration::from_secs(10)).note("on db1").await?;
+/// assert!(first.is_some());
+/// assert!(locker.try_lock("nightly-report").await?.is_none()); // taken is no error
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// As for [`LockRequest`].

@@ -14,6 +14,7 @@ mod admin;
 mod connection;
 mod doctor;
 mod fault;
+mod names;
 mod options;
 mod place;
 mod session;
@@ -33,6 +34,20 @@ pub use place::EtcdPlace;
 use store::Store;
 
 /// Locks on etcd. Clones share their connections, their leases and their watches.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_etcd::Etcd;
+///
+/// let etcd = Etcd::connect("etcd://one,two,three/shop").await?; // name all nodes
+/// let guard = Locker::new(etcd.clone()).lock("orders/42").await?;
+/// guard.release().await?;
+/// println!("{} events so far", etcd.events());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Etcd(Arc<Store>);
 

@@ -1,16 +1,35 @@
 //! Where the store is and how to speak to it: the URL, parsed and checked at once.
 
-use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
+
+pub use lockkeeper_core::address::Secret;
 
 const FORM: &str = "etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s], or etcds:// for TLS";
 const PORT: u16 = 2379;
+/// What may stand after `?`.
+const KNOWN: [&str; 6] = ["timeout", "password_file", "ca", "cert", "key", "domain"];
 
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` shows no secret.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_etcd::{Options, Secret, Tls};
+///
+/// let mut options = Options::parse("etcds://one,two:2390/shop?timeout=500ms")?;
+/// assert_eq!(options.endpoints, ["one:2379", "two:2390"]);
+/// assert_eq!((options.prefix.as_str(), options.timeout), ("shop", Duration::from_millis(500)));
+/// options.tls = Some(Tls { ca: Some("/etc/ssl/shop.pem".into()), ..Tls::default() });
+/// options.password = Some(Secret::new("sesame"));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -41,27 +60,6 @@ pub struct Tls {
     pub domain: Option<String>,
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hide a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 impl Options {
     /// Read a URL: `etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s]`.
     ///
@@ -71,27 +69,27 @@ impl Options {
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let tls = match url.split_once("://").map(|it| it.0) {
-            Some("etcd") => None,
-            Some("etcds") => Some(Tls::default()),
+        let address = Address::read(url).map_err(|it| bad(&it))?;
+        let tls = match address.scheme {
+            "etcd" => None,
+            "etcds" => Some(Tls::default()),
             _ => return Err(bad("it does not begin with etcd:// or etcds://")),
         };
-        let rest = url.split_once("://").map_or("", |it| it.1);
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
-        let prefix = if prefix.is_empty() { "lockkeeper".to_owned() } else { decode(prefix)? };
-        let (endpoints, timeout) = (endpoints(hosts)?, Duration::from_secs(2));
-        let mut options = Options { endpoints, user: None, password: None, tls, prefix, timeout };
-        if !login.is_empty() {
-            let (user, password) = login.split_once(':').unwrap_or((login, ""));
-            options.user = Some(decode(user)?);
-            options.password = Some(Secret(decode(password)?));
-        }
-        for pair in query.split('&').filter(|it| !it.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(name, &decode(value)?)?;
+        let prefix = match address.path {
+            "" => "lockkeeper".to_owned(),
+            it => decoded(it).map_err(|it| bad(&it))?,
+        };
+        let endpoints = hosts(address.hosts, PORT).map_err(|it| bad(&it))?;
+        let mut options = Options {
+            endpoints: endpoints.iter().map(Host::to_string).collect(),
+            user: address.user.clone(),
+            password: address.password.clone(),
+            tls,
+            prefix,
+            timeout: Duration::from_secs(2),
+        };
+        for (name, value) in address.settings().map_err(|it| bad(&it))? {
+            options.set(name, &value)?;
         }
         options.check()
     }
@@ -103,9 +101,7 @@ impl Options {
                 self.timeout = timeout.map_err(|_| bad("`timeout` is no duration such as 2s"))?;
             }
             "password_file" => {
-                let text = std::fs::read_to_string(value)
-                    .map_err(|it| bad(&format!("the password file cannot be read: {it}")))?;
-                self.password = Some(Secret::new(text.trim_end_matches(['\r', '\n'])));
+                self.password = Some(Secret::from_file(value).map_err(|it| bad(&it))?);
             }
             "ca" | "cert" | "key" | "domain" => {
                 let Some(tls) = &mut self.tls else {
@@ -119,13 +115,7 @@ impl Options {
                 };
                 *field = Some(value.to_owned());
             }
-            _ => {
-                let known = "timeout, password_file, ca, cert, key, domain";
-                return Err(bad(&format!(
-                    "the option `{}` is unknown; known are {known}",
-                    name.escape_debug()
-                )));
-            }
+            _ => return Err(bad(&unknown_setting(name, &KNOWN))),
         }
         Ok(())
     }
@@ -150,44 +140,6 @@ impl Options {
         }
         Ok(self)
     }
-}
-
-fn endpoints(hosts: &str) -> Result<Vec<String>, Error> {
-    let hosts: Vec<&str> = hosts.split(',').collect();
-    hosts
-        .into_iter()
-        .map(|host| {
-            let (name, port) = match host.strip_prefix('[') {
-                Some(it) => it.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?,
-                None => host.find(':').map_or((host, ""), |at| host.split_at(at)),
-            };
-            let port = match port.strip_prefix(':') {
-                Some(it) => it.parse().map_err(|_| bad("a port is not a number from 1 to 65535"))?,
-                None => PORT,
-            };
-            let plain = |it: char| it.is_ascii_alphanumeric() || ".-_:".contains(it);
-            if name.is_empty() || !name.chars().all(plain) {
-                return Err(bad("a host is missing or holds characters that no host has"));
-            }
-            Ok(if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") })
-        })
-        .collect()
-}
-
-/// Turn `%41` into `A`.
-fn decode(text: &str) -> Result<String, Error> {
-    let broken = || bad("a `%` is not followed by two hexadecimal digits of UTF-8");
-    let (mut out, mut bytes) = (Vec::new(), text.bytes());
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = [bytes.next().ok_or_else(broken)?, bytes.next().ok_or_else(broken)?];
-        let digits = std::str::from_utf8(&digits).map_err(|_| broken())?;
-        out.push(u8::from_str_radix(digits, 16).map_err(|_| broken())?);
-    }
-    String::from_utf8(out).map_err(|_| broken())
 }
 
 /// The URL is not repeated: it may hold a password.

@@ -22,8 +22,8 @@ use crate::session::Lease;
 use crate::store::Store;
 use crate::wake::{Watch, What};
 use crate::wire::{
-    KeyValue, RangeResponse, TxnRequest, TxnResponse, created_at, delete, newest, nobody_in, oldest_first,
-    one, put, range, range_end, touch, written_at,
+    KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, created_at, delete, newest,
+    nobody_in, oldest_first, one, put, range, range_end, touch, written_at,
 };
 
 const TAKING: &str = "taking the lock";
@@ -37,9 +37,9 @@ pub struct EtcdPlace {
     claim: Claim,
     /// What the names of all keys of this line begin with.
     line: Bytes,
-    /// Our key.
+    /// Our key, while we have a lease.
     key: Bytes,
-    /// The lease of our key, once we have asked. It stays until we have left for sure.
+    /// The lease of our key, once we have asked. It stays until we have left for sure, and so does our key's name.
     lease: Option<Arc<Lease>>,
     /// A request to create our key went unanswered, so it may still be under way.
     unsure: bool,
@@ -76,8 +76,7 @@ struct Look {
 impl EtcdPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let line = format!("{}/locks/{}/", store.prefix(), segment_of(claim.key.as_str()));
-        let key = Bytes::from(format!("{line}{}", claim.id.to_hex()));
-        let line = Bytes::from(line);
+        let (line, key) = (Bytes::from(line), Bytes::new());
         let (lease, revision, counter, watches) = (None, None, None, Vec::new());
         EtcdPlace { store, claim, line, key, lease, unsure: false, revision, counter, wanted: false, watches }
     }
@@ -117,6 +116,9 @@ impl EtcdPlace {
         }
         self.reset();
         let lease = self.store.sessions.lease(self.claim.ttl).await?;
+        let number = lease.names.take(&self.line, self.claim.id);
+        let name = format!("{:016x}-{number}", lease.id);
+        self.key = [&self.line[..], name.as_bytes()].concat().into();
         self.lease = Some(lease.clone());
         Ok(lease)
     }
@@ -137,7 +139,9 @@ impl EtcdPlace {
         } else {
             vec![put(&self.key, value, lease.id), range(line.clone())]
         };
-        let failure = vec![range(one(&self.key)), range(one(&lease.marker)), range(line)];
+        // Who only tries wants to know at once who is there. Others seldom come here, and ask then: what is not in the
+        // request need not be sent, logged and copied to the other nodes for every lock.
+        let failure = if self.claim.patient { Vec::new() } else { self.what_is_there(lease, Some(line)) };
         let sure = !std::mem::replace(&mut self.unsure, true);
         let txn = TxnRequest { compare, success, failure };
         let (answer, repeated) = match self.store.connection.txn_counted(txn).await {
@@ -161,7 +165,24 @@ impl EtcdPlace {
             }
             return Ok((self.counter.is_some() || !look.blockers.is_empty()).then_some(look));
         }
+        if !self.claim.patient {
+            return self.find_again(lease, &answer);
+        }
+        let mut success = self.what_is_there(lease, None);
+        success.push(self.nothing());
+        let look = TxnRequest { success, ..TxnRequest::default() };
+        let answer = self.store.connection.txn(look).await.map_err(|it| fault::from_status(TAKING, &it))?;
         self.find_again(lease, &answer)
+    }
+
+    /// A write that leaves no trace but goes through the log, so that a read beside it is not old.
+    fn nothing(&self) -> RequestOp {
+        delete(&Bytes::from(format!("{}/nothing", self.store.prefix())))
+    }
+
+    /// Our key, the marker, and perhaps the line.
+    fn what_is_there(&self, lease: &Lease, line: Option<RangeRequest>) -> Vec<RequestOp> {
+        [one(&self.key), one(&lease.marker)].into_iter().chain(line).map(range).collect()
     }
 
     /// Our key is there already, or our lease is not what we thought, or a try found somebody.
@@ -181,8 +202,11 @@ impl EtcdPlace {
             // Under another lease it is what a lost one left behind; it goes with it.
             return Ok(None);
         }
+        if self.claim.patient || !self.is_alone() {
+            return Ok(None);
+        }
         let others = answer.range(2).ok_or_else(|| fault::garbled(TAKING))?;
-        if self.claim.patient || !self.is_alone() || others.kvs.is_empty() {
+        if others.kvs.is_empty() {
             return Ok(None);
         }
         Ok(Some(self.look(0, answer.revision(), others)))
@@ -191,14 +215,13 @@ impl EtcdPlace {
     /// Look at the line from our place. `None` if our key is gone.
     async fn look_again(&self, own: i64, proof: Proof, doing: &'static str) -> Result<Option<Look>> {
         let line = if self.is_alone() { newest(&self.line, Some(own)) } else { oldest_first(&self.line) };
-        let nothing = || delete(&Bytes::from(format!("{}/nothing", self.store.prefix())));
         let (mut success, mut failure) = (vec![range(line)], Vec::new());
         match proof {
             Proof::Read => {}
-            Proof::Write => success.push(nothing()),
+            Proof::Write => success.push(self.nothing()),
             Proof::Enter => success.push(touch(&self.key)),
         }
-        failure.extend((proof != Proof::Read).then(nothing));
+        failure.extend((proof != Proof::Read).then(|| self.nothing()));
         let txn = TxnRequest { compare: vec![created_at(&self.key, own)], success, failure };
         let answer = self.store.connection.txn(txn).await.map_err(|it| fault::from_status(doing, &it))?;
         if !answer.succeeded {
@@ -406,6 +429,7 @@ impl Place for EtcdPlace {
         self.unsure = false;
         self.reset();
         self.lease = None;
+        lease.names.give_back(&self.line, self.claim.id);
         Ok(())
     }
 }

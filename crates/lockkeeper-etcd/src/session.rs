@@ -21,6 +21,7 @@ use tonic::Status;
 
 use crate::connection::Connection;
 use crate::fault::{self, NAME};
+use crate::names::Names;
 use crate::wire::lease_client::LeaseClient;
 use crate::wire::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, TxnRequest, created_at, delete, put,
@@ -48,6 +49,8 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     /// A key under the lease. Everybody who joins a line checks that it was last written at `epoch`.
     pub(crate) marker: Bytes,
+    /// The names of the keys under the lease.
+    pub(crate) names: Names,
     marked_at: i64,
     epoch: Mutex<i64>,
     state: watch::Sender<State>,
@@ -150,6 +153,7 @@ impl Sessions {
             id: granted.id,
             ttl,
             marker,
+            names: Names::default(),
             marked_at: marked.revision(),
             epoch: Mutex::new(marked.revision()),
             state: watch::Sender::new(state),

@@ -24,7 +24,7 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
     check(options, function)?;
     let lk = options.krate.as_ref().map_or_else(|| quote!(::lockkeeper), |it| quote!(#it));
     let answer = Answer::new(options, &sig.output, sig.ident.span(), &lk);
-    let (name, key) = (sig.ident.to_string(), key(options, &lk));
+    let name = sig.ident.to_string();
     let bind = options.guard.as_ref().map(|it| quote!(let #it = &__lockkeeper_guard;));
     let is_async = sig.asyncness.is_some();
     let rest = if is_async {
@@ -37,7 +37,6 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
         #vis #sig {
             let __lockkeeper_owner =
                 #lk::__private::owner(::core::concat!(::core::module_path!(), "::", #name));
-            #key
             #rest
         }
     })
@@ -48,46 +47,45 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
 /// Everything is awaited right here: a helper that takes a future and awaits it would copy it.
 fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
-    let (request, locker) = (&answer.request, &answer.locker);
+    let (key, request, locker) = (&answer.key, &answer.request, &answer.locker);
     let asked = if options.attempt {
-        quote!(#request.attempt().await.and_then(#lk::__private::tried))
+        quote!({ #key #request.attempt() }.await.and_then(#lk::__private::tried))
     } else {
-        quote!(#request.await)
+        // Pinned where it is made: awaiting it by value would keep room for it twice.
+        quote!(::core::pin::pin!({ #key #request }).await)
     };
     let (on_refusal, on_loss, hint) = (answer.on_refusal(), answer.on_loss(), answer.hint());
+    // Whatever is not needed later ends with its statement: the future keeps room for all that lives while it waits.
     quote! {
-        let __lockkeeper_asked = '__lockkeeper_ask: {
+        let __lockkeeper_guard = match '__lockkeeper_ask: {
             let __lockkeeper_locker = match #locker {
                 ::core::result::Result::Ok(it) => it,
                 ::core::result::Result::Err(it) => break '__lockkeeper_ask ::core::result::Result::Err(it),
             };
             #asked
-        };
-        let __lockkeeper_guard = match __lockkeeper_asked {
+        } {
             ::core::result::Result::Ok(it) => it,
             ::core::result::Result::Err(__lockkeeper_error) => return #on_refusal,
         };
-        let __lockkeeper_out = {
+        let __lockkeeper_out = match {
             #bind
             let __lockkeeper_body = ::core::pin::pin!(async move { #hint #block });
             __lockkeeper_owner.scope(__lockkeeper_guard.run(__lockkeeper_body)).await
+        } {
+            ::core::result::Result::Ok(it) => it,
+            ::core::result::Result::Err(__lockkeeper_error) => return #on_loss,
         };
-        match __lockkeeper_out {
-            ::core::result::Result::Ok(it) => {
-                // The lock was held throughout: a release that the store does not confirm changes nothing
-                // about the answer, and is tried again in the background.
-                let _ = __lockkeeper_guard.release().await;
-                it
-            }
-            ::core::result::Result::Err(__lockkeeper_error) => #on_loss,
-        }
+        // The lock was held throughout: a release that the store does not confirm changes nothing about the
+        // answer, and is tried again in the background.
+        let _ = __lockkeeper_guard.release().await;
+        __lockkeeper_out
     }
 }
 
 /// The rest of a function that does not await.
 fn blocking(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
-    let (request, locker) = (&answer.request, &answer.locker);
+    let (key, request, locker) = (&answer.key, &answer.request, &answer.locker);
     let asked = if options.attempt {
         quote!(#request.attempt().blocking().and_then(#lk::__private::tried))
     } else {
@@ -98,6 +96,7 @@ fn blocking(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> T
     let there = at(lk, answer.at);
     let no_future = quote_spanned!(answer.at=> #there::__private::answer_is_no_future(&__lockkeeper_out));
     quote! {
+        #key
         let __lockkeeper_asked = #locker.and_then(|__lockkeeper_locker| #asked);
         let __lockkeeper_guard = match __lockkeeper_asked {
             ::core::result::Result::Ok(it) => it,
@@ -255,12 +254,13 @@ struct Answer<'a> {
     is_result: bool,
     at: Span,
     locker: TokenStream,
+    key: TokenStream,
     request: TokenStream,
 }
 
 impl<'a> Answer<'a> {
     fn new(options: &'a Options, output: &ReturnType, name: Span, lk: &'a TokenStream) -> Self {
-        let (locker, request) = (locker(options, lk), request(options, lk));
+        let (locker, key, request) = (locker(options, lk), key(options, lk), request(options, lk));
         let (known, is_result, at) = match output {
             ReturnType::Default => (Some(quote!(())), false, name),
             ReturnType::Type(_, output) => {
@@ -270,7 +270,7 @@ impl<'a> Answer<'a> {
                 ((!holds_impl(text.clone())).then_some(text), is_result, output.span())
             }
         };
-        Answer { options, lk, known, is_result, at, locker, request }
+        Answer { options, lk, known, is_result, at, locker, key, request }
     }
 
     fn on_refusal(&self) -> TokenStream {

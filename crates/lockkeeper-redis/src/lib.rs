@@ -43,6 +43,19 @@ pub use place::RedisPlace;
 use store::Store;
 
 /// Locks on Redis. Clones share their connections.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_redis::Redis;
+///
+/// let locker = Locker::new(Redis::connect("redis://db-1/0?timeout=500ms").await?);
+/// let guard = locker.lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Redis(Arc<Store>);
 
@@ -79,6 +92,15 @@ impl Redis {
     }
 
     /// Make a backend that connects when first asked.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_redis::{Options, Redis};
+    /// let redis = Redis::lazy(Options::parse("redis://db-1/0")?)?; // nobody need answer yet
+    /// assert_eq!(redis.options().prefix, "lk");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// If the options ask for what cannot be had.

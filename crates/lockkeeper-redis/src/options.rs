@@ -4,6 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::address::{Address, decoded, hosts, unknown_setting};
+
+pub use lockkeeper_core::address::{Host, Secret};
 
 /// What the URL schemes look like, for error messages.
 const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// (TLS), \
@@ -31,6 +34,22 @@ const KNOWN: [&str; 12] = [
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` and `Display` show no secret.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_redis::{Deployment, Host, Options, Replicas, Secret};
+///
+/// let mut options = Options::parse("redis+sentinel://one,two:26380/shop?replicas=majority")?;
+/// assert_eq!(options.deployment, Deployment::Sentinel { service: "shop".into() });
+/// assert_eq!(options.hosts[1], Host { name: "two".into(), port: 26380 });
+/// assert_eq!(options.replicas, Replicas::Majority);
+/// options.password = Some(Secret::new("sesame"));
+/// options.restart_guard = Some(Duration::from_secs(60));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
@@ -78,24 +97,6 @@ pub enum Deployment {
     Cluster,
 }
 
-/// A host and a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
-    /// Name or address.
-    pub name: String,
-    /// Port.
-    pub port: u16,
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.name.contains(':') {
-            return write!(f, "[{}]:{}", self.name, self.port);
-        }
-        write!(f, "{}:{}", self.name, self.port)
-    }
-}
-
 /// Files for TLS. Without `ca` the system's own list of authorities counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
@@ -118,66 +119,38 @@ pub enum Replicas {
     Majority,
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hide a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 impl Options {
     /// Read a URL.
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it has no scheme", FORMS))?;
-        let (tls, kind) = match scheme {
-            "redis" | "rediss" => (scheme == "rediss", ""),
-            _ => match scheme.split_once('+') {
+        let address = Address::read(url).map_err(|it| bad(&it, FORMS))?;
+        let (tls, kind) = match address.scheme {
+            scheme @ ("redis" | "rediss") => (scheme == "rediss", ""),
+            scheme => match scheme.split_once('+') {
                 Some(("redis", kind @ ("sentinel" | "cluster"))) => (false, kind),
                 Some(("rediss", kind @ ("sentinel" | "cluster"))) => (true, kind),
                 _ => return Err(bad(&format!("the scheme {scheme:?} is unknown"), FORMS)),
             },
         };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
-        let mut options = Options::new(kind, path, hosts)?;
+        let mut options = Options::new(kind, address.path, address.hosts)?;
         options.tls = tls.then(Tls::default);
-        if let Some(login) = login {
-            options.read_login(login)?;
-        }
-        for pair in query.split('&').filter(|it| !it.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(name, &decode(value)?)?;
+        (options.user, options.password) = (address.user.clone(), address.password.clone());
+        for (name, value) in address.settings().map_err(|it| bad(&it, FORMS))? {
+            options.set(name, &value)?;
         }
         Ok(options)
     }
 
-    fn new(kind: &str, path: &str, hosts: &str) -> Result<Self, Error> {
+    fn new(kind: &str, path: &str, named: &str) -> Result<Self, Error> {
         let (deployment, db, port) = match kind {
             "sentinel" => {
                 let (service, db) = path.split_once('/').unwrap_or((path, ""));
                 if service.is_empty() {
                     return Err(bad("the service is missing", "redis+sentinel://host,host/service"));
                 }
-                let service = decode(service)?;
+                let service = decoded(service).map_err(|it| bad(&it, FORMS))?;
                 (Deployment::Sentinel { service }, db, SENTINEL_PORT)
             }
             "cluster" => (Deployment::Cluster, path, PORT),
@@ -194,7 +167,7 @@ impl Options {
         if deployment == Deployment::Cluster && db != 0 {
             return Err(bad("a cluster has database 0 only", "redis+cluster://host,host"));
         }
-        let hosts = hosts.split(',').map(|it| host(it, port)).collect::<Result<Vec<_>, _>>()?;
+        let hosts = hosts(named, port).map_err(|it| bad(&it, FORMS))?;
         if deployment == Deployment::Single && hosts.len() != 1 {
             return Err(bad(
                 "it names several hosts",
@@ -219,15 +192,6 @@ impl Options {
         })
     }
 
-    fn read_login(&mut self, login: &str) -> Result<(), Error> {
-        let (user, password) =
-            login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
-        let user = decode(user)?;
-        self.user = (!user.is_empty()).then_some(user);
-        self.password = password.map(decode).transpose()?.map(Secret);
-        Ok(())
-    }
-
     fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let text = || Some(value.to_owned());
         match name {
@@ -237,16 +201,16 @@ impl Options {
             "replicas" => self.replicas = replicas(value)?,
             "replicas_timeout" => self.replicas_timeout = duration(name, value)?,
             "restart_guard" => self.restart_guard = Some(duration(name, value)?),
-            "password_file" => self.password = Some(secret_from(value)?),
+            "password_file" => {
+                let secret = Secret::from_file(value).map_err(|it| bad(&it, "a readable file"))?;
+                self.password = Some(secret);
+            }
             "sentinel_user" => self.sentinel_user = text(),
             "sentinel_password" => self.sentinel_password = Some(Secret::new(value)),
             "ca" => self.tls_of(name)?.ca = text(),
             "cert" => self.tls_of(name)?.cert = text(),
             "key" => self.tls_of(name)?.key = text(),
-            _ => {
-                let known = KNOWN.join(", ");
-                return Err(bad(&format!("the setting {name:?} is unknown"), &known));
-            }
+            _ => return Err(bad(&unknown_setting(name, &KNOWN), FORMS)),
         }
         Ok(())
     }
@@ -296,22 +260,6 @@ fn bad(what: &str, right: &str) -> Error {
     Error::invalid(format!("the Redis URL cannot be used: {what}; expected {right}"))
 }
 
-fn host(text: &str, port: u16) -> Result<Host, Error> {
-    let wrong = || bad("a host is empty or its port is not a number", FORMS);
-    let (name, given) = match text.strip_prefix('[') {
-        Some(v6) => {
-            let (name, after) = v6.split_once(']').ok_or_else(wrong)?;
-            (name, after.strip_prefix(':'))
-        }
-        None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
-    };
-    let port = given.map_or(Ok(port), |it| it.parse().map_err(|_| wrong()))?;
-    if name.is_empty() || port == 0 {
-        return Err(wrong());
-    }
-    Ok(Host { name: name.to_owned(), port })
-}
-
 /// A prefix may not hold what has a meaning of its own in keys, patterns and slots.
 fn prefix(value: &str) -> Result<String, Error> {
     let fine = |it: char| it.is_ascii_alphanumeric() || "._-:/".contains(it);
@@ -337,31 +285,6 @@ fn replicas(value: &str) -> Result<Replicas, Error> {
             .map(Replicas::Count)
             .map_err(|_| bad("\"replicas\" is not usable", "a number or majority")),
     }
-}
-
-fn secret_from(file: &str) -> Result<Secret, Error> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|it| bad(&format!("the password file {file:?} cannot be read ({it})"), "a readable file"))?;
-    Ok(Secret::new(text.trim_end_matches(['\r', '\n'])))
-}
-
-/// Undo percent-encoding.
-fn decode(text: &str) -> Result<String, Error> {
-    let wrong = || bad("it holds a % that is not followed by two hexadecimal digits of UTF-8", "%25 for a %");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = after.get(..2).filter(|it| it.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|it| std::str::from_utf8(it).ok()).ok_or_else(wrong)?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
 }
 
 #[cfg(test)]

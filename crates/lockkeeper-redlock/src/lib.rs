@@ -43,6 +43,23 @@ use trust::Trust;
 pub(crate) const NAME: &str = "redlock";
 
 /// A lock over several stores that know nothing of each other. Clones share the nodes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::{Locker, Memory};
+/// use lockkeeper_redlock::{Options, Redlock};
+///
+/// // Three independent stores; usually three `Redis`.
+/// let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
+/// let redlock = Redlock::connect(nodes, Options::default()).await?;
+/// let locker = Locker::new(redlock.clone());
+/// let guard = locker.lock("orders/42").await?;
+/// assert!(redlock.nodes().filter(|it| !it.is_empty()).count() >= 2); // a majority knows of it
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Redlock<B>(Arc<Shared<B>>);
 
 /// What all places share.

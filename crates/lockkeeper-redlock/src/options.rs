@@ -9,6 +9,16 @@ use lockkeeper_core::{Clock, Spawn};
 const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
 /// How a [`Redlock`](crate::Redlock) behaves. The defaults are safe.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lockkeeper_redlock::Options;
+///
+/// let options = Options::default()
+///     .node_timeout(Duration::from_millis(200))
+///     .restart_guard(Duration::from_secs(120)) // the longest ttl of anybody
+///     .retry_max(Duration::from_millis(50));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) node_timeout: Option<Duration>,

@@ -23,6 +23,8 @@ mod pace;
 mod retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod rowlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod tls;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -33,3 +35,5 @@ pub mod postgres;
 pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions, PostgresPlace};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use tls::Tls;

@@ -12,8 +12,8 @@ pub(crate) struct Common {
     pub(crate) create: bool,
 }
 
-/// The keys that a URL may carry for [`Common`].
-pub(crate) const KEYS: &str = "answer_within, clean_every, create";
+/// The keys that a URL may carry for both dialects.
+pub(crate) const KEYS: &str = "answer_within, clean_every, create, tls, ca, cert, key";
 
 impl Default for Common {
     fn default() -> Self {

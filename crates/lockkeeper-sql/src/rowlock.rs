@@ -11,6 +11,13 @@ use lockkeeper_core::Clock;
 use crate::retry;
 
 /// How often, and after which pauses, an attempt that lost is repeated.
+///
+/// ```
+/// use lockkeeper_sql::rowlock::Retry;
+///
+/// let retry = Retry { attempts_max: 5, ..Retry::default() };
+/// assert!(retry.pause_first < retry.pause_max);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Give up after this many attempts.
@@ -89,6 +96,17 @@ impl Attempts {
 }
 
 /// All attempts lost against others. Shed load, or take a lock before.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::rowlock::{Attempts, Contended, Retry};
+///
+/// let mut attempts = Attempts::new(Retry { attempts_max: 1, ..Retry::default() });
+/// assert_eq!(attempts.lost().await, Err(Contended { attempts: 1 }));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("others changed the row in each of {attempts} attempts; shed load, or wait for a lock before")]
 pub struct Contended {
@@ -97,6 +115,13 @@ pub struct Contended {
 }
 
 /// Why a row could not be changed.
+///
+/// ```
+/// use lockkeeper_sql::rowlock::{Column, RowError};
+///
+/// let error = Column::new::<std::io::Error>("stock; DROP TABLE stock", "id", "amount").unwrap_err();
+/// assert!(matches!(error, RowError::BadName { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError<E> {
@@ -118,6 +143,15 @@ pub enum RowError<E> {
 }
 
 /// A column of a table of yours that counts something, such as stock, and the column that names its rows.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_sql::rowlock::RowError<std::io::Error>> {
+/// use lockkeeper_sql::rowlock::Column;
+///
+/// let stock = Column::new::<std::io::Error>("shop.stock", "id", "amount")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     table: String,

@@ -6,6 +6,7 @@
 mod child;
 mod faults;
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use faults::Site;
@@ -13,24 +14,26 @@ use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Fence, Key, Locker};
 use lockkeeper_sql::mysql::MysqlFences;
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions};
+use lockkeeper_testkit::servers::{Daemon, KitError, MariaDb, MariaDbOptions};
 use mysql_async::{Conn, Opts, TxOpts};
 
 struct OnMariaDb(MariaDb);
 
-impl OnMariaDb {
-    async fn start(settings: &[(&str, &str)]) -> Self {
-        let options = MariaDbOptions::default();
-        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
-        OnMariaDb(MariaDb::start(options).await.unwrap())
+impl Deref for OnMariaDb {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.0
     }
 }
 
 impl Site for OnMariaDb {
     type Store = Mysql;
 
-    async fn open(&self, port: u16) -> Mysql {
-        OnMariaDb::open_url(&format!("mysql://lockkeeper@127.0.0.1:{port}/lockkeeper")).await
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let options = MariaDbOptions::default();
+        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
+        OnMariaDb(MariaDb::start(options).await.unwrap())
     }
 
     async fn open_url(url: &str) -> Mysql {
@@ -42,116 +45,42 @@ impl Site for OnMariaDb {
         self.0.url()
     }
 
-    fn port(&self) -> u16 {
-        self.0.port()
+    async fn try_sql(&self, statements: &str) -> Result<String, KitError> {
+        self.0.sql(statements).await
     }
 
-    async fn sql(&self, statements: &str) -> String {
-        self.0.sql(statements).await.unwrap()
+    async fn write(url: &str, fence: u64) -> bool {
+        let mut conn = Conn::new(Opts::from_url(url).unwrap()).await.unwrap();
+        MysqlFences.create(&mut conn).await.unwrap();
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        let resource = Key::new("process").unwrap();
+        let checked = MysqlFences.check(&mut tx, &resource, Fence::from_u64(fence)).await;
+        tx.commit().await.unwrap();
+        checked.is_ok()
     }
 
-    async fn kill_connections(&self) {
-        self.sql("KILL HARD CONNECTION USER lockkeeper").await;
+    /// A free lock is taken by a prepared statement, whose parameters are bytes; the procedures hear digits.
+    fn marks(hash: &[u8]) -> [Vec<u8>; 2] {
+        let digits = hash.iter().flat_map(|it| [it >> 4, it & 15]);
+        [hash.to_vec(), digits.map(|it| b"0123456789abcdef"[usize::from(it)]).collect()]
     }
 
-    async fn restart(&self) {
-        self.0.restart().await.unwrap();
-    }
-
-    fn pause(&self) {
-        self.0.pause().unwrap();
-    }
-
-    fn resume(&self) {
-        self.0.resume().unwrap();
-    }
-
+    const IDLE_TIME_OUT: (&'static str, &'static str) = ("wait-timeout", "1");
+    const ISOLATION: (&'static str, [&'static str; 2]) =
+        ("transaction-isolation", ["READ-UNCOMMITTED", "SERIALIZABLE"]);
     const DROP_TABLES: &'static str = "DROP TABLE lockkeeper_claim, lockkeeper_lock, lockkeeper_store";
-
-    fn mark(bytes: &[u8]) -> Vec<u8> {
-        let digits = bytes.iter().flat_map(|it| [it >> 4, it & 15]);
-        digits.map(|it| b"0123456789abcdef"[usize::from(it)]).collect()
-    }
+    const SCHEMA: &'static str = "";
+    const KILL_CONNECTIONS: &'static str = "KILL HARD CONNECTION USER lockkeeper";
 }
 
-/// A write that its fence protects. `false` if it was refused.
-async fn write(url: &str, fence: u64) -> bool {
-    let mut conn = Conn::new(Opts::from_url(url).unwrap()).await.unwrap();
-    MysqlFences.create(&mut conn).await.unwrap();
-    let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
-    let resource = Key::new("process").unwrap();
-    let checked = MysqlFences.check(&mut tx, &resource, Fence::from_u64(fence)).await;
-    tx.commit().await.unwrap();
-    checked.is_ok()
-}
-
-#[tokio::test]
-async fn killed_connections_lose_no_lock() {
-    faults::killed_connections(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn an_idle_time_out_shorter_than_the_hold_does_not_matter() {
-    faults::idle_time_out(&OnMariaDb::start(&[("wait-timeout", "1")]).await).await;
-}
-
-#[tokio::test]
-async fn a_restarted_server_knows_its_holders() {
-    faults::restarted_server(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn lost_requests_and_replies_are_repeated_without_harm() {
-    faults::lost_messages(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn a_silent_server_is_an_outage_that_passes() {
-    faults::silent_server(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn a_paused_server_is_waited_for() {
-    faults::paused_server(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn dropped_tables_are_made_anew_after_the_holder_has_learnt_of_it() {
-    faults::dropped_tables(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn renewals_go_on_while_the_application_blocks_its_thread() {
-    faults::blocked_runtime(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn every_isolation_level_counts_right() {
-    for level in ["READ-UNCOMMITTED", "SERIALIZABLE"] {
-        let site = OnMariaDb::start(&[("transaction-isolation", level)]).await;
-        faults::exact_count(&site, site.port()).await;
-    }
-}
-
-#[tokio::test]
-async fn the_operator_sees_and_breaks() {
-    faults::operators_view(&OnMariaDb::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn what_dead_processes_left_is_removed() {
-    let site = OnMariaDb::start(&[]).await;
-    let count = |table| format!("SELECT COUNT(*) FROM lockkeeper_{table}");
-    let age = "UPDATE lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'";
-    faults::cleaned(&site, &count("claim"), &count("lock"), age).await;
-}
+faults::cases!(OnMariaDb);
 
 #[tokio::test]
 async fn a_hundred_locks_are_renewed_by_few_statements() {
     let site = OnMariaDb::start(&[("log-output", "TABLE"), ("general-log", "1")]).await;
     let held = faults::hold_many(&site).await;
     let count =
-        "SELECT COUNT(*) FROM mysql.general_log WHERE argument LIKE 'UPDATE lockkeeper_claim SET expires%'";
+        "SELECT COUNT(*) FROM mysql.general_log WHERE argument LIKE 'UPDATE lockkeeper_lock SET expires%'";
     let renewals: usize = site.sql(count).await.trim().parse().unwrap();
     assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
 }
@@ -165,8 +94,8 @@ async fn a_full_disk_is_told_and_nothing_held_is_lost() {
     let locker = Locker::builder(store.clone()).outage_max(Duration::from_millis(500)).build();
     let guard = locker.lock("before").await.unwrap();
     site.sql("CREATE TABLE filler (id INT PRIMARY KEY AUTO_INCREMENT, data LONGBLOB)").await;
-    while site.0.sql("INSERT INTO filler (data) VALUES (REPEAT('x', 400000))").await.is_ok() {}
-    while site.0.sql("INSERT INTO filler (data) VALUES ('x')").await.is_ok() {}
+    while site.try_sql("INSERT INTO filler (data) VALUES (REPEAT('x', 400000))").await.is_ok() {}
+    while site.try_sql("INSERT INTO filler (data) VALUES ('x')").await.is_ok() {}
     // Small rows may still find a place on a page; names as long as they come do not for long.
     let mut taken = Vec::new();
     let error = loop {
@@ -183,25 +112,46 @@ async fn a_full_disk_is_told_and_nothing_held_is_lost() {
     assert_eq!(info.holders[0].fence, Some(guard.fence()));
 }
 
+/// The tables of version 1, with one lock held for long.
+const VERSION_1: &str = "
+    CREATE TABLE lockkeeper_lock (`lock` BINARY(32) NOT NULL PRIMARY KEY,
+        name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, counter BIGINT NOT NULL);
+    CREATE TABLE lockkeeper_claim (`lock` BINARY(32) NOT NULL, slot BIGINT NOT NULL, seq BIGINT NOT NULL,
+        id BINARY(16) NOT NULL, held BOOLEAN NOT NULL, counter BIGINT NOT NULL, expires BIGINT NOT NULL,
+        since BIGINT NOT NULL, ttl BIGINT NOT NULL, weight BIGINT NOT NULL, capacity BIGINT NOT NULL,
+        host VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, pid BIGINT NOT NULL,
+        owner VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+        note VARCHAR(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, PRIMARY KEY (`lock`, slot));
+    CREATE TABLE lockkeeper_store (one INT NOT NULL PRIMARY KEY, version INT NOT NULL, cleaned BIGINT NOT NULL);
+    INSERT INTO lockkeeper_store VALUES (1, 1, 0);
+    CREATE PROCEDURE lockkeeper_turn_1() SELECT 1;
+    INSERT INTO lockkeeper_lock VALUES (UNHEX(SHA2('old', 256)), 'old', 9999999999999);
+    INSERT INTO lockkeeper_claim VALUES (UNHEX(SHA2('old', 256)), 0, 7, 'sixteen bytes id', TRUE, 9999999999999,
+        9000000000000000000, 0, 1, 1, 1, 'host', 1, NULL, NULL)";
+
 #[tokio::test]
-async fn a_killed_holder_is_replaced() {
-    let test = "a_killed_holder_is_replaced";
-    match child::told() {
-        Some(url) => faults::hold_and_write::<OnMariaDb>(&url, async |fence| write(&url, fence).await).await,
-        None => faults::killed_holder(&OnMariaDb::start(&[]).await, test).await,
-    }
+async fn tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held() {
+    let site = OnMariaDb::start(&[]).await;
+    site.sql(VERSION_1).await;
+    let (one, other) = tokio::join!(site.open(site.port()), site.open(site.port()));
+    let locker = Locker::new(other);
+    assert!(locker.try_lock("old").await.unwrap().is_none(), "the holder was forgotten");
+    let broken = one.break_lock(&Key::new("old").unwrap()).await.unwrap();
+    let fence = locker.lock("old").await.unwrap().fence();
+    assert!(broken[0].fence < Some(fence), "{broken:?} {fence}");
+    locker.lock("new").await.unwrap().release().await.unwrap();
+    // A program of version 1 finds no procedure, and cannot make its own again.
+    assert!(site.try_sql("CALL lockkeeper_turn_1()").await.is_err());
+    assert!(site.try_sql("INSERT IGNORE INTO lockkeeper_store VALUES (1, 1, 0)").await.is_err());
+    // Running the DDL by hand changes nothing.
+    site.sql(&lockkeeper_sql::mysql::ddl()).await;
+    locker.lock("new").await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_frozen_holders_late_write_is_refused() {
-    let test = "a_frozen_holders_late_write_is_refused";
-    if let Some(url) = child::told() {
-        faults::hold_and_write::<OnMariaDb>(&url, async |fence| write(&url, fence).await).await;
-        return;
-    }
-    let site = OnMariaDb::start(&[]).await;
-    let url = site.url();
-    faults::frozen_holder(&site, test, async |fence| write(&url, fence).await).await;
+async fn without_room_for_prepared_statements_the_procedures_do_all() {
+    let site = OnMariaDb::start(&[("max-prepared-stmt-count", "0")]).await;
+    faults::exact_count(&site, site.port()).await;
 }
 
 #[tokio::test]
@@ -209,14 +159,10 @@ async fn clients_in_different_time_zones_agree() {
     let site = OnMariaDb::start(&[]).await;
     // Sessions take the zone that is set when they begin.
     site.sql("SET GLOBAL time_zone = '+09:00'").await;
-    let east = Locker::new(site.open(site.port()).await);
+    let east = site.open(site.port()).await;
     site.sql("SET GLOBAL time_zone = '-05:00'").await;
-    let west = Locker::new(site.open(site.port()).await);
-    for (one, other) in [(&east, &west), (&west, &east)] {
-        let guard = one.lock("zones").await.unwrap();
-        assert!(other.try_lock("zones").await.unwrap().is_none());
-        guard.release().await.unwrap();
-    }
+    let west = site.open(site.port()).await;
+    faults::agree(east, west).await;
 }
 
 #[tokio::test]

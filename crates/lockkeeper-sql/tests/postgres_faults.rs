@@ -6,6 +6,7 @@
 mod child;
 mod faults;
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use faults::Site;
@@ -13,24 +14,26 @@ use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Fence, Key, Locker};
 use lockkeeper_sql::postgres::PostgresFences;
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
+use lockkeeper_testkit::servers::{self, Daemon, KitError, PgBouncer, PgBouncerOptions};
 use tokio_postgres::NoTls;
 
 struct OnPostgres(servers::Postgres);
 
-impl OnPostgres {
-    async fn start(settings: &[(&str, &str)]) -> Self {
-        let options = servers::PostgresOptions::default();
-        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
-        OnPostgres(servers::Postgres::start(options).await.unwrap())
+impl Deref for OnPostgres {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.0
     }
 }
 
 impl Site for OnPostgres {
     type Store = Postgres;
 
-    async fn open(&self, port: u16) -> Postgres {
-        OnPostgres::open_url(&format!("postgres://postgres@127.0.0.1:{port}/postgres")).await
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let options = servers::PostgresOptions::default();
+        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
+        OnPostgres(servers::Postgres::start(options).await.unwrap())
     }
 
     async fn open_url(url: &str) -> Postgres {
@@ -42,112 +45,36 @@ impl Site for OnPostgres {
         self.0.url()
     }
 
-    fn port(&self) -> u16 {
-        self.0.port()
+    async fn try_sql(&self, statements: &str) -> Result<String, KitError> {
+        self.0.sql(statements).await
     }
 
-    async fn sql(&self, statements: &str) -> String {
-        self.0.sql(statements).await.unwrap()
+    async fn write(url: &str, fence: u64) -> bool {
+        let (mut client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        let fences = PostgresFences::new("public").unwrap();
+        fences.create(&client).await.unwrap();
+        let tx = client.transaction().await.unwrap();
+        let resource = Key::new("process").unwrap();
+        let checked = fences.check(&tx, &resource, Fence::from_u64(fence)).await;
+        tx.commit().await.unwrap();
+        checked.is_ok()
     }
 
-    async fn kill_connections(&self) {
-        let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-                    AND backend_type = 'client backend'";
-        self.sql(kill).await;
+    fn marks(hash: &[u8]) -> [Vec<u8>; 2] {
+        [hash.to_vec(), hash.to_vec()]
     }
 
-    async fn restart(&self) {
-        self.0.restart().await.unwrap();
-    }
-
-    fn pause(&self) {
-        self.0.pause().unwrap();
-    }
-
-    fn resume(&self) {
-        self.0.resume().unwrap();
-    }
-
+    const IDLE_TIME_OUT: (&'static str, &'static str) = ("idle_session_timeout", "300ms");
+    const ISOLATION: (&'static str, [&'static str; 2]) =
+        ("default_transaction_isolation", ["repeatable read", "serializable"]);
     const DROP_TABLES: &'static str = "DROP SCHEMA lockkeeper CASCADE";
-
-    fn mark(bytes: &[u8]) -> Vec<u8> {
-        bytes.to_vec()
-    }
+    const SCHEMA: &'static str = "lockkeeper.";
+    const KILL_CONNECTIONS: &'static str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+         AND backend_type = 'client backend'";
 }
 
-/// A write that its fence protects. `false` if it was refused.
-async fn write(url: &str, fence: u64) -> bool {
-    let (mut client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(async move { drop(connection.await) });
-    let fences = PostgresFences::new("public").unwrap();
-    fences.create(&client).await.unwrap();
-    let tx = client.transaction().await.unwrap();
-    let resource = Key::new("process").unwrap();
-    let checked = fences.check(&tx, &resource, Fence::from_u64(fence)).await;
-    tx.commit().await.unwrap();
-    checked.is_ok()
-}
-
-#[tokio::test]
-async fn killed_connections_lose_no_lock() {
-    faults::killed_connections(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn an_idle_time_out_shorter_than_the_hold_does_not_matter() {
-    faults::idle_time_out(&OnPostgres::start(&[("idle_session_timeout", "300ms")]).await).await;
-}
-
-#[tokio::test]
-async fn a_restarted_server_knows_its_holders() {
-    faults::restarted_server(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn lost_requests_and_replies_are_repeated_without_harm() {
-    faults::lost_messages(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn a_silent_server_is_an_outage_that_passes() {
-    faults::silent_server(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn a_paused_server_is_waited_for() {
-    faults::paused_server(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn dropped_tables_are_made_anew_after_the_holder_has_learnt_of_it() {
-    faults::dropped_tables(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn renewals_go_on_while_the_application_blocks_its_thread() {
-    faults::blocked_runtime(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn every_isolation_level_counts_right() {
-    for level in ["repeatable read", "serializable"] {
-        let site = OnPostgres::start(&[("default_transaction_isolation", level)]).await;
-        faults::exact_count(&site, site.port()).await;
-    }
-}
-
-#[tokio::test]
-async fn the_operator_sees_and_breaks() {
-    faults::operators_view(&OnPostgres::start(&[]).await).await;
-}
-
-#[tokio::test]
-async fn what_dead_processes_left_is_removed() {
-    let site = OnPostgres::start(&[]).await;
-    let count = |table| format!("SELECT count(*) FROM lockkeeper.lockkeeper_{table}");
-    let age = "UPDATE lockkeeper.lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'";
-    faults::cleaned(&site, &count("claim"), &count("lock"), age).await;
-}
+faults::cases!(OnPostgres);
 
 #[tokio::test]
 async fn a_hundred_locks_are_renewed_by_few_statements() {
@@ -159,38 +86,71 @@ async fn a_hundred_locks_are_renewed_by_few_statements() {
     assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
 }
 
-#[tokio::test]
-async fn a_killed_holder_is_replaced() {
-    let test = "a_killed_holder_is_replaced";
-    match child::told() {
-        Some(url) => faults::hold_and_write::<OnPostgres>(&url, async |fence| write(&url, fence).await).await,
-        None => faults::killed_holder(&OnPostgres::start(&[]).await, test).await,
-    }
+/// A full disk, or one that has space again, for all sessions.
+async fn limit_files(site: &OnPostgres, bytes: Option<u64>) {
+    site.0.limit_files(bytes).await.unwrap();
+    site.kill_connections().await;
 }
 
 #[tokio::test]
-async fn a_frozen_holders_late_write_is_refused() {
-    let test = "a_frozen_holders_late_write_is_refused";
-    if let Some(url) = child::told() {
-        faults::hold_and_write::<OnPostgres>(&url, async |fence| write(&url, fence).await).await;
-        return;
+async fn a_full_disk_is_told_in_time_and_passes() {
+    let site = OnPostgres::start(&[("autovacuum", "off")]).await;
+    let store = site.open(site.port()).await;
+    let builder = || Locker::builder(store.clone()).outage_max(Duration::from_millis(500));
+    let (short, long) = (builder().ttl(Duration::from_secs(3)).build(), builder().build());
+    // Fill the table until it is larger than a segment of the log, which must not hit the limit.
+    let fill = |rows: u32, bytes: u32| {
+        format!(
+            "INSERT INTO lockkeeper.lockkeeper_claim SELECT sha256('filler'), nextval('filler'), '', false, 0, \
+             9000000000000000000, 0, 1, 1, repeat('x', {bytes}), 0, NULL, NULL, NULL FROM generate_series(1, {rows})"
+        )
+    };
+    site.sql(
+        "CREATE SEQUENCE filler; ALTER TABLE lockkeeper.lockkeeper_claim SET (fillfactor = 100), \
+         ALTER COLUMN host SET STORAGE PLAIN",
+    )
+    .await;
+    site.sql(&fill(10_000, 1900)).await;
+    let (brief, kept) = (short.lock("brief").await.unwrap(), long.lock("kept").ttl(Duration::from_mins(5)));
+    let kept = kept.await.unwrap();
+    let size: u64 = site.sql("SELECT pg_relation_size('lockkeeper.lockkeeper_claim')").await.parse().unwrap();
+    assert!(17 << 20 < size, "{size}");
+    // Not a whole page more: the server's write falls short, as it does on a full disk.
+    limit_files(&site, Some(size + 100)).await;
+    for bytes in [1900, 500, 100, 1] {
+        while site.try_sql(&fill(1, bytes)).await.is_ok() {}
     }
-    let site = OnPostgres::start(&[]).await;
-    let url = site.url();
-    faults::frozen_holder(&site, test, async |fence| write(&url, fence).await).await;
+    let error = faults::within(async { long.lock("new").await.unwrap_err() }).await;
+    assert!(error.is_transient() && error.to_string().contains("disk is full"), "{error}");
+    // Whoever cannot be renewed is told before anybody else could have the lock; whoever has time keeps it.
+    // A renewal writes over its last but one, whose place must be taken first, by one who has read the page.
+    let taking = format!("SELECT count(*) FROM lockkeeper.lockkeeper_claim; {}", fill(1, 1));
+    let squeeze = async {
+        loop {
+            drop(site.try_sql(&taking).await);
+        }
+    };
+    faults::within(async { tokio::select!(_ = brief.lost() => {}, () = squeeze => {}) }).await;
+    assert!(!brief.is_valid());
+    kept.check().unwrap();
+    let info = store.show(&Key::new("kept").unwrap()).await.unwrap().unwrap();
+    assert_eq!(info.holders[0].fence, Some(kept.fence()));
+
+    limit_files(&site, None).await;
+    let again = faults::within(async { short.lock("brief").await.unwrap() }).await;
+    assert!(brief.fence() < again.fence());
+    again.release().await.unwrap();
+    kept.release().await.unwrap();
+    long.lock("new").await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
 async fn clients_in_different_time_zones_agree() {
     let site = OnPostgres::start(&[]).await;
     let zone = |it: &str| format!("{}?options=-c%20TimeZone%3D{it}", site.url());
-    let east = Locker::new(OnPostgres::open_url(&zone("Asia/Tokyo")).await);
-    let west = Locker::new(OnPostgres::open_url(&zone("America/New_York")).await);
-    for (one, other) in [(&east, &west), (&west, &east)] {
-        let guard = one.lock("zones").await.unwrap();
-        assert!(other.try_lock("zones").await.unwrap().is_none());
-        guard.release().await.unwrap();
-    }
+    let east = OnPostgres::open_url(&zone("Asia/Tokyo")).await;
+    let west = OnPostgres::open_url(&zone("America/New_York")).await;
+    faults::agree(east, west).await;
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::address::{decoded, unknown_setting};
 
 /// The keys a URL may carry after its `?`.
-const KEYS: &str = "durability, busy_wait, clean_every";
+const KEYS: [&str; 3] = ["durability", "busy_wait", "clean_every"];
 
 /// The shortest pause between two runs of the cleaner.
 const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
@@ -14,6 +15,21 @@ const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
 const CLEAN_EVERY_MAX: Duration = Duration::from_hours(24);
 
 /// Which file, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sqlite::{Durability, SqliteOptions};
+///
+/// let options = SqliteOptions::new("/var/lib/shop/locks.db")
+///     .durability(Durability::Normal)
+///     .busy_wait(Duration::from_secs(10))
+///     .clean_every(Duration::from_secs(60));
+/// let url = "sqlite:/var/lib/shop/locks.db?durability=normal&busy_wait=10s&clean_every=1m";
+/// assert_eq!(SqliteOptions::from_url(url)?, options);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
     pub(crate) path: PathBuf,
@@ -85,7 +101,8 @@ impl SqliteOptions {
             "busy_wait" => self.busy_wait = span(key, value)?,
             "clean_every" => *self = self.clone().clean_every(span(key, value)?),
             _ => {
-                return Err(Error::invalid(format!("an SQLite URL has no key {key:?}; known keys: {KEYS}")));
+                let wrong = unknown_setting(key, &KEYS);
+                return Err(Error::invalid(format!("the SQLite URL cannot be used: {wrong}")));
             }
         }
         Ok(())
@@ -134,28 +151,11 @@ fn path_of(url: &str, text: &str) -> Result<PathBuf, Error> {
         ":memory:" => Err(Error::invalid(
             "no other process can see an SQLite database in memory; use the URL `memory:`, or name a file",
         )),
-        _ => Ok(PathBuf::from(unescaped(text)?)),
+        _ => match decoded(text) {
+            Ok(path) if !path.contains('\0') => Ok(PathBuf::from(path)),
+            _ => Err(Error::invalid(format!("bad `%` escape in the path {text:?}; write `%` as `%25`"))),
+        },
     }
-}
-
-/// The text with every `%XX` replaced by the byte it stands for.
-fn unescaped(text: &str) -> Result<String, Error> {
-    let bad = || Error::invalid(format!("bad `%` escape in the path {text:?}; write `%` as `%25`"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2).ok_or_else(bad)?;
-        let digits = str::from_utf8(digits).ok().filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()));
-        let byte = digits.and_then(|it| u8::from_str_radix(it, 16).ok()).filter(|it| *it != 0);
-        bytes.push(byte.ok_or_else(bad)?);
-        rest = after;
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
 }
 
 fn span(key: &str, value: &str) -> Result<Duration, Error> {
@@ -201,7 +201,10 @@ mod tests {
             ("sqlite:?durability=full", "names no file"),
             ("sqlite://host/x", "names a host"),
             ("sqlite::memory:", "`memory:`"),
-            ("sqlite:x?durabilty=full", "known keys: durability, busy_wait, clean_every"),
+            (
+                "sqlite:x?durabilty=full",
+                "did you mean `durability`? known are durability, busy_wait, clean_every",
+            ),
             ("sqlite:x?durability=off", "`full` or `normal`"),
             ("sqlite:x?busy_wait=soon", "such as `30s`"),
             ("sqlite:x?busy_wait", "such as `30s`"),

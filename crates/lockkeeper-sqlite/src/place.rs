@@ -19,6 +19,21 @@ use crate::wake::{Mood, Watch};
 ///
 /// It owns a thread, which owns the connection. When the backend and all its places are dropped, the thread
 /// closes the file and ends; it does not keep the process alive.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let store = SqliteBackend::open(SqliteOptions::new(folder.path().join("locks.db"))).await?;
+/// let locker = Locker::new(store);
+/// let guard = locker.lock("orders/42").await?; // against every process of this host
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct SqliteBackend {
     pub(crate) wire: Wire,
@@ -51,6 +66,18 @@ impl SqliteBackend {
     }
 
     /// As [`SqliteBackend::open`], for threads without a runtime.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use lockkeeper_core::Locker;
+    /// # use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// let store = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
+    /// let guard = Locker::new(store).lock("orders/42").blocking()?;
+    /// guard.release_blocking()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`SqliteBackend::open`].

@@ -2,7 +2,8 @@
 //!
 //! A backend author writes a [`suite::Harness`] and one line, [`suite!`]; every line of the contract in
 //! [`lockkeeper_core::backend`] becomes a test of its own. [`servers`] starts the real stores as child
-//! processes, [`proxy`] stands between them and a client and breaks what passes.
+//! processes, [`proxy`] stands between them and a client and breaks what passes. [`quorum`] holds the faults and prices
+//! that stores with a quorum share.
 
 pub mod chance;
 pub mod chaos;
@@ -10,6 +11,7 @@ pub mod history;
 pub mod pace;
 pub mod process;
 pub mod proxy;
+pub mod quorum;
 pub mod servers;
 pub mod sim;
 pub mod suite;

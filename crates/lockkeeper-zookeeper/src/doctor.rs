@@ -19,6 +19,15 @@ fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) ->
 
 pub(crate) async fn examine(store: &ZooKeeper) -> Vec<Finding> {
     let mut findings = about_session(store);
+    if store.options().tls.is_some() {
+        findings.push(finding(
+            Severity::Fine,
+            "the servers are not asked about themselves over TLS".to_owned(),
+            "their versions, ticks and number were not looked at",
+            "run the doctor once with zookeeper:// from a host that may use the plain port",
+        ));
+        return findings;
+    }
     let (mut standalone, mut leaders) = (false, 0);
     for server in &store.options().servers {
         let Some(answer) = word(store, server, "srvr").await else {

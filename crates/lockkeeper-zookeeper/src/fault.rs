@@ -13,7 +13,10 @@ pub(crate) fn from_error(doing: &'static str, error: Error) -> Fault {
         Error::QuotaExceeded => "the quota of the path is used up; raise it".to_owned(),
         Error::NotReadOnly => "the server is cut off from the ensemble and only lets read".to_owned(),
         Error::Unimplemented => "the server is too old; version 3.5.3 or later is needed".to_owned(),
-        Error::NoHosts | Error::Timeout => "no server of the ensemble can be reached".to_owned(),
+        Error::NoHosts | Error::Timeout => {
+            "no server of the ensemble can be reached; with TLS, see `ca` and the names in their certificates"
+                .to_owned()
+        }
         _ => error.to_string(),
     };
     let kind = if is_transient(&error) { Fault::transient } else { Fault::permanent };

@@ -18,6 +18,7 @@ mod options;
 mod place;
 mod session;
 mod store;
+mod tls;
 mod wake;
 
 use std::fmt;
@@ -28,11 +29,25 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
 use lockkeeper_core::{Claim, Result};
 
-pub use options::{Options, Secret};
+pub use options::{Options, Secret, Tls};
 pub use place::ZooKeeperPlace;
 use store::Store;
 
 /// Locks on ZooKeeper. Clones share their session.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_zookeeper::ZooKeeper;
+///
+/// let store = ZooKeeper::connect("zookeeper://one,two,three/shop?session=10s").await?;
+/// let ttl = store.session_timeout(); // what the ensemble gave
+/// let guard = Locker::builder(store).ttl(ttl).build().lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ZooKeeper {
     store: Arc<Store>,

@@ -1,16 +1,37 @@
 //! Where the ensemble is and how to speak to it: the URL, parsed and checked at once.
 
-use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
 
-const FORM: &str = "zookeeper://[user:password@]host[:port],host…[/path][?session=10s]";
+pub use lockkeeper_core::address::Secret;
+
+const FORM: &str =
+    "zookeeper://[user:password@]host[:port],host…[/path][?session=10s], or zookeepers:// for TLS";
 const PORT: u16 = 2181;
+/// Servers that speak TLS have a port of their own; this one is a custom.
+const SECURE_PORT: u16 = 2281;
+/// What may stand after `?`.
+const KNOWN: [&str; 7] = ["session", "tick", "timeout", "password_file", "ca", "cert", "key"];
 
 /// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
 ///
 /// `Debug` shows no secret.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_zookeeper::{Options, Secret};
+///
+/// let mut options = Options::parse("zookeeper://one,two:2182/shop?session=30s&tick=2s")?;
+/// assert_eq!(options.servers, ["one:2181", "two:2182"]);
+/// assert_eq!((options.path.as_str(), options.session), ("/shop", Duration::from_secs(30)));
+/// (options.user, options.password) = (Some("locks".into()), Some(Secret::new("sesame")));
+/// assert!(!format!("{options:?}").contains("sesame"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -20,6 +41,8 @@ pub struct Options {
     pub user: Option<String>,
     /// The password.
     pub password: Option<Secret>,
+    /// TLS, if the scheme is `zookeepers`.
+    pub tls: Option<Tls>,
     /// The node below which all locks lie. It is made if it is not there.
     pub path: String,
     /// The session time-out to ask for. The ensemble may give another.
@@ -32,59 +55,49 @@ pub struct Options {
     pub timeout: Duration,
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hide a text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
-    }
-
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
+/// Files for TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authority that signed the servers' certificates, PEM. There must be one.
+    pub ca: Option<String>,
+    /// Our own certificate, PEM.
+    pub cert: Option<String>,
+    /// The key to our certificate, PEM.
+    pub key: Option<String>,
 }
 
 impl Options {
     /// Read a URL: `zookeeper://[user:password@]host[:port],host…[/path][?session=10s&tick=2s&timeout=2s]`.
     ///
-    /// A password may also come from the file `password_file`.
+    /// `zookeepers://` means TLS and takes the files `ca`, `cert` and `key`. A password may also come from the file
+    /// `password_file`.
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let rest =
-            url.strip_prefix("zookeeper://").ok_or_else(|| bad("it does not begin with zookeeper://"))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
-        let path = if path.is_empty() { "/lockkeeper".to_owned() } else { format!("/{}", decode(path)?) };
+        let address = Address::read(url).map_err(|it| bad(&it))?;
+        let (tls, port) = match address.scheme {
+            "zookeeper" => (None, PORT),
+            "zookeepers" => (Some(Tls::default()), SECURE_PORT),
+            _ => return Err(bad("it does not begin with zookeeper:// or zookeepers://")),
+        };
+        let path = match address.path {
+            "" => "/lockkeeper".to_owned(),
+            it => format!("/{}", decoded(it).map_err(|it| bad(&it))?),
+        };
+        let servers = hosts(address.hosts, port).map_err(|it| bad(&it))?;
         let mut options = Options {
-            servers: servers(hosts)?,
-            user: None,
-            password: None,
+            servers: servers.iter().map(Host::to_string).collect(),
+            user: address.user.clone(),
+            password: address.password.clone(),
+            tls,
             path,
             session: Duration::from_secs(10),
             tick: None,
             timeout: Duration::from_secs(2),
         };
-        if !login.is_empty() {
-            let (user, password) = login.split_once(':').unwrap_or((login, ""));
-            options.user = Some(decode(user)?);
-            options.password = Some(Secret(decode(password)?));
-        }
-        for pair in query.split('&').filter(|it| !it.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(name, &decode(value)?)?;
+        for (name, value) in address.settings().map_err(|it| bad(&it))? {
+            options.set(name, &value)?;
         }
         options.check()
     }
@@ -98,17 +111,20 @@ impl Options {
             "tick" => self.tick = Some(duration()?),
             "timeout" => self.timeout = duration()?,
             "password_file" => {
-                let text = std::fs::read_to_string(value)
-                    .map_err(|it| bad(&format!("the password file cannot be read: {it}")))?;
-                self.password = Some(Secret::new(text.trim_end_matches(['\r', '\n'])));
+                self.password = Some(Secret::from_file(value).map_err(|it| bad(&it))?);
             }
-            _ => {
-                let known = "session, tick, timeout, password_file";
-                return Err(bad(&format!(
-                    "the option `{}` is unknown; known are {known}",
-                    name.escape_debug()
-                )));
+            "ca" | "cert" | "key" => {
+                let Some(tls) = &mut self.tls else {
+                    return Err(bad(&format!("`{name}` needs zookeepers://")));
+                };
+                let field = match name {
+                    "ca" => &mut tls.ca,
+                    "cert" => &mut tls.cert,
+                    _ => &mut tls.key,
+                };
+                *field = Some(value.to_owned());
             }
+            _ => return Err(bad(&unknown_setting(name, &KNOWN))),
         }
         Ok(())
     }
@@ -131,6 +147,19 @@ impl Options {
         if self.user.is_some() && self.password.as_ref().is_none_or(|it| it.reveal().is_empty()) {
             return Err(bad("there is a user and no password"));
         }
+        if let Some(tls) = &self.tls {
+            if tls.ca.is_none() {
+                return Err(bad("`ca` is missing: the authority that signed the servers' certificates"));
+            }
+            if tls.cert.is_some() != tls.key.is_some() {
+                return Err(bad("`cert` and `key` belong together"));
+            }
+            if !cfg!(feature = "tls") {
+                let what = "this program was built without TLS; add the feature `tls` of the crate \
+                            `lockkeeper-zookeeper`";
+                return Err(Error::Unsupported { backend: crate::fault::NAME, what: what.to_owned() });
+            }
+        }
         Ok(self)
     }
 
@@ -138,44 +167,6 @@ impl Options {
     pub(crate) fn tick_of(&self, session: Duration) -> Duration {
         self.tick.unwrap_or(Duration::from_secs(2).min(session / 4))
     }
-}
-
-fn servers(hosts: &str) -> Result<Vec<String>, Error> {
-    let hosts: Vec<&str> = hosts.split(',').collect();
-    hosts
-        .into_iter()
-        .map(|host| {
-            let (name, port) = match host.strip_prefix('[') {
-                Some(it) => it.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?,
-                None => host.find(':').map_or((host, ""), |at| host.split_at(at)),
-            };
-            let port: u16 = match port.strip_prefix(':') {
-                Some(it) => it.parse().map_err(|_| bad("a port is not a number from 1 to 65535"))?,
-                None => PORT,
-            };
-            let plain = |it: char| it.is_ascii_alphanumeric() || ".-_:".contains(it);
-            if name.is_empty() || !name.chars().all(plain) {
-                return Err(bad("a host is missing or holds characters that no host has"));
-            }
-            Ok(if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") })
-        })
-        .collect()
-}
-
-/// Turn `%41` into `A`.
-fn decode(text: &str) -> Result<String, Error> {
-    let broken = || bad("a `%` is not followed by two hexadecimal digits of UTF-8");
-    let (mut out, mut bytes) = (Vec::new(), text.bytes());
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = [bytes.next().ok_or_else(broken)?, bytes.next().ok_or_else(broken)?];
-        let digits = std::str::from_utf8(&digits).map_err(|_| broken())?;
-        out.push(u8::from_str_radix(digits, 16).map_err(|_| broken())?);
-    }
-    String::from_utf8(out).map_err(|_| broken())
 }
 
 /// The URL is not repeated: it may hold a password.
@@ -219,6 +210,9 @@ mod tests {
             "zookeeper://me:canary@h/a/..",
             "zookeeper://me:canary@h/zookeeper/quota",
             "zookeeper://me@h",
+            "zookeeper://me:canary@h?ca=file",
+            "zookeepers://me:canary@h",
+            "zookeepers://me:canary@h?ca=file&cert=file",
         ];
         for url in urls {
             let error = Options::parse(url).unwrap_err().to_string();

@@ -245,6 +245,28 @@ impl ZooKeeperPlace {
         Ok(Step::Inside)
     }
 
+    /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
+    /// The look is answered first. If somebody is before us yet, the write has let nobody in.
+    async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Step> {
+        let (path, data) = (self.path(node), Record::text_of(&self.claim));
+        let listed = session.client.list_children(&self.folder);
+        let written = session.client.set_data(&path, data.as_bytes(), None);
+        let both = async { (listed.await, written.await) };
+        let (listed, written) = self.store.in_time(TAKING, both).await?;
+        let listed = self.store.call(session, TAKING, async { listed }).await?;
+        let written = self.store.call(session, TAKING, async { written }).await?;
+        let (Some(look), Ok(stat)) = (listed.ok().and_then(|it| self.look(it)), written) else {
+            self.reset();
+            return Ok(Step::Again);
+        };
+        if !look.blockers.is_empty() {
+            return self.watch(session, &look).await;
+        }
+        self.enter(session, stat.mzxid)?;
+        self.wanted = look.wanted;
+        Ok(Step::Inside)
+    }
+
     async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {
         // A waiter's node has no children, so watching them tells its end and nothing else.
         let paths: Vec<String> = look.blockers.iter().map(|it| self.path(it)).collect();
@@ -275,7 +297,10 @@ impl ZooKeeperPlace {
         if self.counter.is_some() {
             return self.prove(session, &node).await;
         }
-        if told && self.next && !self.watches.is_empty() {
+        if told && self.is_alone() && !self.watches.is_empty() {
+            if !self.next {
+                return self.look_and_write(session, &node).await;
+            }
             // The only one before us is gone, and nobody can come before us. Most likely somebody is behind.
             self.wanted = true;
             return self.write(session).await;

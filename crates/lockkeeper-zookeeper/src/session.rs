@@ -16,10 +16,10 @@ use std::time::Duration;
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::{Clock, Moment};
 use tokio::sync::{Mutex, watch};
-use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError};
+use zookeeper_client::{Acls, Client, Connector, CreateMode, Error, MultiWriteError};
 
-use crate::fault;
 use crate::options::Options;
+use crate::{fault, tls};
 
 /// Pulses per session time-out.
 const PULSES: u32 = 10;
@@ -105,8 +105,9 @@ impl Sessions {
             return Ok(session.clone());
         }
         let (options, clock) = (self.options.clone(), self.clock.clone());
+        let connector = tls::connector(&options)?;
         // The client lives where it is made: on our own thread, which no application can block.
-        let opened = self.driver.spawn(open(options, clock)).await;
+        let opened = self.driver.spawn(open(connector, options, clock)).await;
         let opened = opened.unwrap_or(Err(Error::ClientClosed));
         let session = Arc::new(opened.map_err(|it| fault::from_error(DOING, it))?);
         *current = Some(session.clone());
@@ -132,13 +133,23 @@ impl Sessions {
     }
 }
 
-async fn open(options: Options, clock: Clock) -> std::result::Result<Session, Error> {
+/// After how long a silent server is left for another.
+///
+/// The client tries the servers in random order, so the one that keeps silent may come first again. Its own choice, two
+/// fifths of a session, would then cost the session; after a fifth there is time for three. But no busy server shall be
+/// left for the pause of a moment.
+fn silence_max(session: Duration) -> Duration {
+    (session / 5).max(Duration::from_secs(1)).min(session * 2 / 5)
+}
+
+async fn open(connector: Connector, options: Options, clock: Clock) -> std::result::Result<Session, Error> {
     let asked_at = clock.now();
-    let mut connector = Client::connector().with_session_timeout(options.session);
+    let mut connector = connector.with_session_timeout(options.session);
+    connector = connector.with_connection_timeout(silence_max(options.session));
     if let (Some(user), Some(password)) = (&options.user, &options.password) {
         connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
     }
-    let client = connector.connect(&options.servers.join(",")).await?;
+    let client = tls::connect(connector, &options).await?;
     let timeout = client.session_timeout();
     client.mkdir(&options.path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
     let id = client.session_id().0;

@@ -8,6 +8,21 @@ use lockkeeper_core::inspect::{DynInspect, Inspect};
 use lockkeeper_core::{Error, Locker, LockerBuilder, Memory, Result};
 
 /// An opened store: a locker to be, and the operator's view of it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::Store;
+///
+/// let Store { locker, inspect } = lockkeeper::open("memory:").await?;
+/// let locker = locker.ttl(Duration::from_secs(5)).build();
+/// let guard = locker.lock("orders/42").await?;
+/// assert_eq!(inspect.list("orders/").await?.len(), 1); // as `lockkeeper ls` does
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Store {
     /// Set what you like and [`build`](LockerBuilder::build) it.
     pub locker: LockerBuilder,
@@ -23,6 +38,16 @@ impl fmt::Debug for Store {
 
 /// A locker with default settings for the store behind a URL.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let locker = lockkeeper::connect("memory:").await?;
+/// let guard = locker.lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// Safe to drop; a half-open connection is closed.
 ///
@@ -36,6 +61,15 @@ pub async fn connect(url: &str) -> Result<Locker> {
 }
 
 /// Open the store behind a URL; the scheme says which. Each store but `memory:` needs the feature of its name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let locker = lockkeeper::open("memory:").await?.locker.waiters_max(100).build();
+/// assert!(lockkeeper::open("ftp://example.org").await.is_err());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// Safe to drop; a half-open connection is closed.
@@ -54,7 +88,7 @@ pub async fn open(url: &str) -> Result<Store> {
         "postgres" | "postgresql" => postgres(url).await,
         "etcd" | "etcds" => etcd(url).await,
         "sqlite" => sqlite(url).await,
-        "zookeeper" => zookeeper(url).await,
+        "zookeeper" | "zookeepers" => zookeeper(url).await,
         "redlock" | "redlocks" => redlock(url).await,
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             redis(url).await

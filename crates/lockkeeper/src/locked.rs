@@ -1,5 +1,6 @@
 //! What functions with `#[locked]` call. Not for people: it changes without notice.
 
+use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::time::Duration;
@@ -17,14 +18,28 @@ pub fn system() -> Option<&'static str> {
 /// [`Error::Invalid`] if that is no key.
 #[inline]
 pub fn key(system: Option<&str>, words: fmt::Arguments<'_>) -> Result<Key> {
-    // Most ids are shorter; a longer one grows the text once or twice.
-    let mut id = String::with_capacity(64);
+    // Empty if a key is being made right now: formatting one may call a locked function.
+    let mut id = ID.try_with(Cell::take).unwrap_or_default();
+    id.clear();
     if let Some(system) = system {
         id.push_str(system);
         id.push(':');
     }
     id.write_fmt(words).map_err(|_| Error::invalid("a part of the lock's name cannot be written as text"))?;
-    Key::new(&id)
+    let key = Key::new(&id);
+    if id.capacity() <= ID_BYTES_KEPT {
+        let _ = ID.try_with(|it| it.set(id));
+    }
+    key
+}
+
+/// More than any valid key needs. Whoever formats more than that gets an error, and must not cost us the memory.
+const ID_BYTES_KEPT: usize = 1024;
+
+thread_local! {
+    /// Where keys are written before they are checked. Kept, because a fresh text for each would cost more than the
+    /// rest of what the attribute adds to a call.
+    static ID: Cell<String> = const { Cell::new(String::new()) };
 }
 
 /// The spans that the attribute names.
@@ -42,7 +57,7 @@ pub struct Spans {
 /// within it.
 #[inline]
 pub fn owner(function: &'static str) -> Owner {
-    Owner::current().unwrap_or_else(|| Owner::new(function))
+    Owner::current().unwrap_or_else(|| Owner::of_function(function))
 }
 
 /// The request of this owner. Awaited where it is made, because moving it costs more than the rest.
@@ -116,3 +131,33 @@ pub fn answer_is_no_future<T: ?Sized + IsNoFuture<Proof>, Proof>(_answer: &T) {}
 pub trait IsNoFuture<Proof> {}
 impl<T: ?Sized> IsNoFuture<()> for T {}
 impl<T: ?Sized + Future> IsNoFuture<u8> for T {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_whole_whatever_was_written_before() {
+        for len in [510, 1, 64, 128, 200, 509, 2] {
+            let word = "ü".repeat(len / 2) + &"x".repeat(len % 2);
+            assert_eq!(key(Some("s"), format_args!("{word}")).unwrap().as_str(), format!("s:{word}"));
+            assert_eq!(key(None, format_args!("{word}")).unwrap().as_str(), word);
+        }
+        assert!(matches!(key(None, format_args!("")), Err(Error::Invalid { .. })));
+        let longer = "x".repeat(100_000);
+        assert!(matches!(key(Some("s"), format_args!("{longer}")), Err(Error::Invalid { .. })));
+        assert!(ID.take().capacity() <= ID_BYTES_KEPT);
+    }
+
+    #[test]
+    fn a_key_may_be_made_while_another_is_being_made() {
+        struct Inner;
+        impl fmt::Display for Inner {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(key(Some("inner"), format_args!("{}", 7)).map_err(|_| fmt::Error)?.as_str())
+            }
+        }
+        let outer = key(Some("outer"), format_args!("a{Inner}b")).unwrap();
+        assert_eq!(outer.as_str(), "outer:ainner:7b");
+    }
+}

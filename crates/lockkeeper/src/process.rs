@@ -13,6 +13,16 @@ static SETTING: Mutex<()> = Mutex::new(());
 /// Make this the process-wide locker, and this the system whose name begins the id of every
 /// `#[locked]` function's lock. Once per process, before the first of those functions is called.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let locker = lockkeeper::connect("memory:").await?;
+/// lockkeeper::set_default(locker, Some("shop"))?;
+/// assert!(lockkeeper::default_locker()?.try_lock("shop:nightly").await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`] if there is a process-wide locker already, if locks were taken under another system
 /// name before, or if `system` is no system name.
@@ -34,6 +44,16 @@ pub fn set_default(locker: Locker, system: Option<&str>) -> Result<()> {
 }
 
 /// The process-wide locker.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// assert!(lockkeeper::default_locker().is_err()); // not yet
+/// lockkeeper::set_default(lockkeeper::connect("memory:").await?, None)?;
+/// let guard = lockkeeper::default_locker()?.lock("orders/42").await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is none yet.

@@ -1,6 +1,8 @@
-//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
+//! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
+//! `cargo xtask book`.
 
 mod bench;
+mod examples;
 mod install;
 mod licences;
 mod sale;
@@ -17,6 +19,7 @@ cargo xtask COMMAND
   bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
+  book           build the book of all guides into target/book, and check its links
   help           this text
 ";
 
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
             Ok(())
@@ -67,5 +71,11 @@ fn test() -> Result<(), String> {
         &["doc", "--workspace", "--no-deps", "--all-features"],
         "RUSTDOCFLAGS",
         "-D warnings",
-    )
+    )?;
+    book()
+}
+
+/// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.
+fn book() -> Result<(), String> {
+    shell::step("book", "cargo", &["run", "--quiet", "--package", "lockkeeper-book"])
 }

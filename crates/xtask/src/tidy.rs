@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell;
+use crate::{examples, shell};
 
 const FILE_LINES_MAX: usize = 500;
 /// Only the clock reads clocks; only these files speak the SPI's verbs on behalf of users.
@@ -23,6 +23,7 @@ pub(crate) fn check() -> Result<(), String> {
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
         links(&root, &file, &name, &text, &mut complaints);
     }
+    examples::check(&root, &mut complaints);
     if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
 }
 
@@ -31,7 +32,7 @@ fn root() -> PathBuf {
 }
 
 /// All files below `folder` with this ending, build output and hidden folders left out.
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return found };
     for entry in entries.flatten() {

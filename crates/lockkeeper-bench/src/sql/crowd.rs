@@ -2,13 +2,14 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
 
+use super::served::{Guards, Service};
 use crate::Outcome;
 use crate::measure::time;
 use crate::report::{Bound, Row};
@@ -18,7 +19,8 @@ pub(crate) const WORKER: &str = "crowd";
 
 const PROCESSES: u32 = 4;
 const TASKS: u32 = 16;
-const ROUNDS: u32 = 100;
+/// How long the crowd works. Long enough for many turns of each process.
+const WORK_FOR: Duration = Duration::from_secs(3);
 
 const IDLE_PROCESSES: u32 = 10;
 const IDLE_TASKS: u32 = 100;
@@ -36,16 +38,21 @@ pub(crate) fn work(args: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> 
     }
 }
 
-/// Add to a number in a file, by many tasks.
+/// Add to a number in a file, by many tasks, and tell when each guard was had.
 async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let locker = lockkeeper::connect(url).await?;
+    // All begin at once, whoever connects first.
+    writeln!(std::io::stdout(), "ready")?;
+    tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await?;
+    let guards = Guards::begin();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
-            let (locker, number) = (locker.clone(), number.to_owned());
+            let (locker, number, guards) = (locker.clone(), number.to_owned(), guards.clone());
             tokio::spawn(async move {
-                for _ in 0..ROUNDS {
+                while guards.since_begun() < WORK_FOR {
                     let guard = locker.lock("crowd").wait_at_most(Duration::from_mins(2)).await;
                     let Ok(guard) = guard else { return false };
+                    guards.had();
                     if add_one(&number).is_none() {
                         return false;
                     }
@@ -60,7 +67,7 @@ async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error + Send + Sync>
             return Err("a task failed".into());
         }
     }
-    Ok(())
+    guards.print()
 }
 
 /// Read, add, write. In place: a file system takes its time to empty a file.
@@ -98,29 +105,15 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
     let number = folder.path().join("number");
     fs::write(&number, "0")?;
     let before = statements();
-    let mut failed: Option<Box<dyn Error + Send + Sync>> = None;
-    let took = time(&mut || {
-        let run = || {
-            let path = number.to_string_lossy();
-            let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, &path])).collect();
-            for mut worker in workers? {
-                if !worker.wait()?.success() {
-                    return Err("a worker failed".into());
-                }
-            }
-            Ok(())
-        };
-        failed = run().err();
-    });
-    if let Some(error) = failed {
-        return Err(error);
-    }
+    let mut outcome = Err("nobody worked".into());
+    let took = time(&mut || outcome = crowd(url, &number.to_string_lossy()));
+    let service = outcome?;
     let used = statements().saturating_sub(before);
-    let (sum, guards) = (fs::read_to_string(&number)?.trim().parse::<u32>()?, PROCESSES * TASKS * ROUNDS);
+    let (sum, guards) = (fs::read_to_string(&number)?.trim().parse::<u32>()?, service.guards());
     let each = f64::from(used) / f64::from(guards);
     Ok(vec![
         Row {
-            what: "4 processes × 16 tasks × 100 rounds of read, add, write on a plain file: the sum",
+            what: "4 processes × 16 tasks for 3 s, each read, add, write on a plain file: the sum",
             ours: sum.to_string(),
             theirs: guards.to_string(),
             ratio: f64::from(sum) / f64::from(guards),
@@ -135,7 +128,33 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
             bound: Bound::AtMost(per_guard),
             note: String::new(),
         },
+        service.row("the same: how evenly the processes are served once all were (Jain index, 1 = even)"),
     ])
+}
+
+/// All workers at once, until the last is done.
+fn crowd(url: &str, number: &str) -> Result<Service, Box<dyn Error + Send + Sync>> {
+    let workers: Result<Vec<_>, _> = (0..PROCESSES).map(|_| start(&["add", url, number])).collect();
+    let mut workers = workers?;
+    let mut outputs = Vec::new();
+    for worker in &mut workers {
+        let mut output = BufReader::new(worker.stdout.take().ok_or("a worker has no output")?);
+        output.read_line(&mut String::new())?;
+        outputs.push(output);
+    }
+    for worker in &mut workers {
+        drop(worker.stdin.take());
+    }
+    let mut service = Service::default();
+    for (mut worker, mut output) in workers.into_iter().zip(outputs) {
+        let mut told = String::new();
+        output.read_to_string(&mut told)?;
+        if !worker.wait()?.success() {
+            return Err("a worker failed".into());
+        }
+        service.add(&told)?;
+    }
+    Ok(service)
 }
 
 /// Waiters that are called cost no statements while somebody else holds.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Behind, Servers};
+use lockkeeper_testkit::quorum::Behind;
 
-lockkeeper_testkit::suite!(one_server, Behind::new(Servers::one().await, Duration::from_secs(1)));
-lockkeeper_testkit::suite!(three_servers, Behind::new(Servers::three().await, Duration::from_secs(2)));
+use crate::common::Servers;
+
+lockkeeper_testkit::suite!(one_server, Behind::<Servers>::start(1, Duration::from_secs(1)).await);
+lockkeeper_testkit::suite!(three_servers, Behind::<Servers>::start(3, Duration::from_secs(2)).await);

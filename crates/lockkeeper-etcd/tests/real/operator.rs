@@ -8,7 +8,7 @@ use lockkeeper_etcd::Etcd;
 use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
 
-use crate::common::{PATIENCE, locker};
+use lockkeeper_testkit::quorum::{PATIENCE, locker};
 
 const TTL: Duration = Duration::from_secs(5);
 

@@ -36,7 +36,7 @@ end
 admit(false)
 if refused_for then
   -- The lock outlives this mark, and with its flag no `turn` goes by without looking.
-  redis.call('ZADD', gone, now, me)
+  redis.call('HSET', gone, me, '1')
   redis.call('PEXPIRE', gone, refused_for)
   graves = true
 end

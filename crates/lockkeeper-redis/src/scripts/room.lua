@@ -7,12 +7,12 @@
 --   main:in     zset     several holders: id by expiry
 --   main:line   list     those who wait, in order: id
 --   main:who    hash     id to record, of several holders and of those who wait
---   main:gone   zset     those who left while a `turn` of theirs may still be on its way
+--   main:gone   hash     those who left while a `turn` of theirs may still be on its way
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
 --           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
---   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true; only 0 is
---   left to the short ways of `turn` and `leave`. Unless it is 0, a sole holder's record is followed by the tick
+--   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true; only 0
+--   is left to the short ways of `turn` and `leave`. Unless it is 0, a sole holder's record is followed by the tick
 --   until which all keys live, so that nobody has to ask each of them. The flag of a waiter is 1 while its
 --   process does not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
@@ -95,15 +95,15 @@ local function load_room(me)
   if kind ~= 'H' and kind ~= 'R' and kind ~= 'F' then
     error({ err = 'FOREIGN the key ' .. main .. ' holds something that is not a lock' })
   end
-  local flag = m and string.sub(m, 2, 2) or '0'
   if m then
     last = struct.unpack('>d', m, 3)
+    local flag = string.sub(m, 2, 2)
     flagged, graves = flag == '1' or flag == '3', flag == '2' or flag == '3'
   end
   if kind == 'H' then
     local expiry = struct.unpack('>d', m, 11)
     lives = expiry + 1000
-    if flag ~= '0' then
+    if flagged or graves then
       lives, m = math.max(lives, (struct.unpack('>d', m, #m - 7))), string.sub(m, 1, -9)
     end
     if now < expiry then
@@ -229,8 +229,8 @@ end
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
 local function store(at_least)
   local waited = waiting() > 0
-  graves = graves and redis.call('ZCARD', gone) > 0
-  local flag = graves and (waited and '3' or '2') or waited and '1' or '0'
+  graves = graves and redis.call('PTTL', gone) > 0
+  local flag = string.format('%d', (waited and 1 or 0) + (graves and 2 or 0))
   live(at_least)
   local state
   if sole then

@@ -224,10 +224,12 @@ impl Redlock {
                 events.push(Event::Prolong { node, client });
             }
             // Whether a majority has just renewed does not matter here: it is taken back more often than in truth.
-            Phase::Holding { .. } if state.holder.is_none() && world.retakes < self.retakes => {
-                if self.may_vote(state, world.now) {
-                    events.push(Event::Retake { node, client });
-                }
+            Phase::Holding { .. }
+                if state.holder.is_none()
+                    && world.retakes < self.retakes
+                    && self.may_vote(state, world.now) =>
+            {
+                events.push(Event::Retake { node, client });
             }
             _ => {}
         }

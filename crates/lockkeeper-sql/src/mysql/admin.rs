@@ -11,21 +11,23 @@ use super::{Mysql, Store};
 use crate::lines::{Entry, gather};
 use crate::name::{hash, span};
 
-/// Who holds and who waits, with `WHERE` to follow.
-fn select() -> String {
+/// Who holds and who waits, of the locks `l` that are meant.
+fn select(meant: &str) -> String {
+    // Without company in its lock's row, with company in the line; never in both.
     format!(
-        "SELECT l.name, {NOW}, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note \
-         FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock` WHERE c.expires > {NOW}"
+        "SELECT l.name, {NOW}, TRUE, l.seq, l.since, l.expires, l.weight, l.host, l.pid, l.owner, l.note, \
+         l.`lock` AS line, l.seq AS number FROM lockkeeper_lock AS l \
+         WHERE l.id IS NOT NULL AND l.expires > {NOW} AND {meant} UNION ALL \
+         SELECT l.name, {NOW}, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note, \
+         l.`lock`, c.seq FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock` \
+         WHERE c.expires > {NOW} AND {meant} ORDER BY line, number"
     )
 }
 
 impl Inspect for Mysql {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let (length, prefix_text) = (prefix.chars().count(), text(prefix));
-        let sql = format!(
-            "{} AND LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin ORDER BY c.`lock`, c.seq",
-            select()
-        );
+        let sql = select(&format!("LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin"));
         let mut infos = self.0.lines("listing the locks", &sql).await?;
         // The server takes blanks at the end for nothing.
         infos.retain(|it| it.key.as_str().starts_with(prefix));
@@ -33,12 +35,12 @@ impl Inspect for Mysql {
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let sql = format!("{} AND c.`lock` = {} ORDER BY c.seq", select(), bytes(&hash(key)));
+        let sql = select(&format!("l.`lock` = {}", bytes(&hash(key))));
         Ok(self.0.lines("showing the lock", &sql).await?.into_iter().next())
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let sql = format!("CALL lockkeeper_break_1({})", bytes(&hash(key)));
+        let sql = format!("CALL lockkeeper_break_2({})", bytes(&hash(key)));
         let infos = self.0.lines("breaking the lock", &sql).await?;
         Ok(infos.into_iter().flat_map(|it| it.holders).collect())
     }

@@ -25,7 +25,7 @@ async fn clean(weak: Weak<Store>, every: Duration) {
         // Not all processes of a deployment at the same moment.
         clock.sleep(retry::pause(0, every, every)).await;
         let Some(store) = weak.upgrade() else { return };
-        let sql = format!("CALL lockkeeper_clean_1({}, {})", micros_up(every), micros_up(IDLE));
+        let sql = format!("CALL lockkeeper_clean_2({}, {})", micros_up(every), micros_up(IDLE));
         // A fault here is met again by the next verb, which can tell it.
         let _ = store.links.ask("cleaning", &sql).await;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkeeper_core::Clock;
 use lockkeeper_core::backend;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row};
+use mysql_async::{Conn, Row, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,14 +22,30 @@ use crate::retry;
 /// The rows of each statement of a request.
 pub(crate) type Answer = Vec<Vec<Row>>;
 
+/// What a statement without rows tells: how many rows it changed, and the number that it left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) changed: u64,
+    pub(crate) number: u64,
+}
+
+/// What is asked of the server.
+#[derive(Clone, Debug)]
+enum Ask {
+    /// Statements as text.
+    Text(String),
+    /// One statement that is prepared on its first use, and its parameters.
+    Prepared(&'static str, Vec<Value>),
+}
+
 /// What each session is told at its beginning. Nothing depends on it: the procedures choose their isolation
 /// themselves, and a wait for another transaction that takes too long is repeated.
 const GREETING: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                         SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5";
 
 struct Request {
-    sql: String,
-    reply: oneshot::Sender<Result<Answer>>,
+    ask: Ask,
+    reply: oneshot::Sender<Result<(Answer, Done)>>,
 }
 
 /// A connection's task, driven by one runtime.
@@ -75,7 +91,22 @@ impl Links {
 
     /// Send one or several statements and wait for their answers.
     pub(crate) async fn ask(&self, doing: &'static str, sql: &str) -> backend::Result<Answer> {
-        self.try_ask(sql).await.map_err(|it| it.fault(doing))
+        let (answer, _) = self.try_ask(&Ask::Text(sql.to_owned())).await.map_err(|it| it.fault(doing))?;
+        Ok(answer)
+    }
+
+    /// Run one statement without rows that the server prepares once and keeps. Where it cannot, nothing is done.
+    pub(crate) async fn run(
+        &self,
+        doing: &'static str,
+        sql: &'static str,
+        params: Vec<Value>,
+    ) -> backend::Result<Done> {
+        match self.try_ask(&Ask::Prepared(sql, params)).await {
+            Ok((_, done)) => Ok(done),
+            Err(trouble) if trouble.is_unprepared() => Ok(Done { changed: 0, number: 0 }),
+            Err(trouble) => Err(trouble.fault(doing)),
+        }
     }
 
     /// The same for a statement that answers one row of numbers.
@@ -88,10 +119,10 @@ impl Links {
     }
 
     /// Send statements until they are answered or there is no more sense in it.
-    async fn try_ask(&self, sql: &str) -> Result<Answer> {
+    async fn try_ask(&self, ask: &Ask) -> Result<(Answer, Done)> {
         let (mut reconnected, mut recreated) = (false, false);
         for attempt in 0.. {
-            let trouble = match self.send(sql).await {
+            let trouble = match self.link().send(ask.clone()).await {
                 Ok(answer) => return Ok(answer),
                 Err(trouble) => trouble,
             };
@@ -119,7 +150,8 @@ impl Links {
 
     /// Send statements once.
     pub(crate) async fn send(&self, sql: &str) -> Result<Answer> {
-        self.link().send(sql).await
+        let (answer, _) = self.link().send(Ask::Text(sql.to_owned())).await?;
+        Ok(answer)
     }
 
     /// The present runtime's own way to the server: no other runtime can block it, and it ends with nobody else.
@@ -148,9 +180,9 @@ impl Link {
         Link { runtime, requests }
     }
 
-    async fn send(&self, sql: &str) -> Result<Answer> {
+    async fn send(&self, ask: Ask) -> Result<(Answer, Done)> {
         let (reply, answer) = oneshot::channel();
-        let request = Request { sql: sql.to_owned(), reply };
+        let request = Request { ask, reply };
         self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
         answer.await.unwrap_or(Err(Trouble::NoRuntime))
     }
@@ -159,10 +191,10 @@ impl Link {
 /// The connection's task: one statement after the other, until nobody can send any more.
 async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Request>) {
     let (clock, mut open) = (Clock::boot(), None);
-    while let Some(Request { sql, reply }) = inbox.recv().await {
+    while let Some(Request { ask, reply }) = inbox.recv().await {
         let answer = tokio::select! {
             biased;
-            answer = run(&options, &mut open, &sql) => answer,
+            answer = run(&options, &mut open, ask) => answer,
             () = clock.sleep(options.common.answer_within) => Err(Trouble::Silent),
         };
         if answer.as_ref().is_err_and(Trouble::spoils) {
@@ -178,7 +210,7 @@ async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Re
     }
 }
 
-async fn run(options: &MysqlOptions, open: &mut Option<Conn>, sql: &str) -> Result<Answer> {
+async fn run(options: &MysqlOptions, open: &mut Option<Conn>, ask: Ask) -> Result<(Answer, Done)> {
     let conn = if let Some(conn) = open {
         conn
     } else {
@@ -186,12 +218,18 @@ async fn run(options: &MysqlOptions, open: &mut Option<Conn>, sql: &str) -> Resu
         conn.query_drop(GREETING).await?;
         open.insert(conn)
     };
-    let mut results = conn.query_iter(sql).await?;
     let mut answer = Vec::new();
-    while !results.is_empty() {
-        answer.push(results.collect().await?);
+    match ask {
+        Ask::Text(sql) => {
+            let mut results = conn.query_iter(sql).await?;
+            while !results.is_empty() {
+                answer.push(results.collect().await?);
+            }
+        }
+        Ask::Prepared(sql, params) => conn.exec_drop(sql, params).await?,
     }
-    Ok(answer)
+    let done = Done { changed: conn.affected_rows(), number: conn.last_insert_id().unwrap_or(0) };
+    Ok((answer, done))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

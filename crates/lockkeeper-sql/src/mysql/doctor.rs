@@ -6,7 +6,7 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::Store;
-use crate::finding::finding;
+use crate::finding::{encryption, finding};
 
 const DOING: &str = "examining the server";
 
@@ -27,6 +27,11 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     findings.extend(replication(get));
     findings.extend(galera(get));
     findings.extend(sessions(get));
+    let status = store.links.ask(DOING, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").await?;
+    let cipher: Option<String> = status.into_iter().flatten().find_map(|it| it.get_opt(1)?.ok());
+    let options = &store.links.options;
+    let hosts = [options.opts.ip_or_hostname()];
+    findings.push(encryption(options.is_encrypted(), cipher.as_deref().unwrap_or("unknown"), &hosts));
     Ok(findings)
 }
 
@@ -109,4 +114,27 @@ fn sessions<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
             "raise it for the user of the locks",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_is_a_danger_and_a_single_server_is_none() {
+        let found = galera(|name| if name == "wsrep_on" { "ON" } else { "" }).unwrap();
+        assert_eq!(found.severity, Severity::Danger);
+        assert!(galera(|_| "OFF").is_none() && galera(|_| "").is_none());
+    }
+
+    #[test]
+    fn a_binary_log_by_statement_is_a_danger() {
+        let settings = |name: &str| match name {
+            "log_bin" => "ON",
+            "binlog_format" => "STATEMENT",
+            _ => "",
+        };
+        let severities: Vec<_> = replication(settings).iter().map(|it| it.severity).collect();
+        assert_eq!(severities, [Severity::Warning, Severity::Danger]);
+    }
 }

@@ -50,12 +50,17 @@ impl Trouble {
         match (self, self.code()) {
             // Deadlock, lock wait time-out, certification conflict, table changed, duplicate key.
             (_, Some(1213 | 1205 | 1020 | 1412 | 1062)) => Cure::Again,
-            // Shutdown, killed, broken packets, idle too long.
-            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1927 | 4031)) => Cure::Reconnect,
+            // Shutdown, killed, broken packets, idle too long, a prepared statement that the session does not know.
+            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1243 | 1927 | 4031)) => Cure::Reconnect,
             (_, Some(1146 | 1305)) => Cure::Recreate,
             (Trouble::Sql(error), None) if error.is_fatal() => Cure::Reconnect,
             _ => Cure::None,
         }
+    }
+
+    /// Whether the server, or a proxy before it, has no room for a prepared statement or knows none.
+    pub(crate) fn is_unprepared(&self) -> bool {
+        matches!(self.code(), Some(1243 | 1295 | 1461))
     }
 
     /// Whether the connection may still be used.
@@ -79,7 +84,7 @@ impl Trouble {
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Sql(error) => {
-                let (kind, advice) = advice(code);
+                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(code));
                 let said = match &error {
                     mysql_async::Error::Server(it) => format!("{} (error {})", it.message, it.code),
                     other => other.to_string(),
@@ -91,6 +96,18 @@ impl Trouble {
     }
 }
 
+/// The same for what concerns encryption: the server or the URL must change.
+fn tls_advice(error: &mysql_async::Error) -> Option<(FaultKind, &'static str)> {
+    use mysql_async::DriverError::NoClientSslFlagFromServer;
+    let advice = match error {
+        mysql_async::Error::Driver(NoClientSslFlagFromServer) => {
+            Some("the server does not offer TLS; set its ssl_cert and ssl_key, or write `tls=off`")
+        }
+        other => crate::tls::advice(other),
+    };
+    advice.map(|it| (FaultKind::Permanent, it))
+}
+
 /// Whether trying again can help, and what to do.
 fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
     use FaultKind::{Permanent, Transient};
@@ -98,9 +115,11 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
         return (Transient, "the server cannot be reached or the connection broke");
     };
     match code {
-        1045 | 1698 | 1251 => {
-            (Permanent, "the server does not accept this user and password; correct the URL")
-        }
+        3159 => (Permanent, "the server lets nobody in without TLS; add `tls=on`"),
+        1045 | 1698 | 1251 => (
+            Permanent,
+            "the server does not accept this user and password, or not without TLS; correct the URL or add `tls=on`",
+        ),
         1049 => (Permanent, "there is no such database; create it or correct the URL"),
         1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419 => {
             (Permanent, "this user may not do that; grant it the rights in docs/backends/mysql.md")

@@ -9,6 +9,22 @@ use crate::fenced::{FencedError, as_number};
 use crate::name::hash;
 
 /// A table that remembers the newest fence of each resource. It lives in the database of the data it protects.
+///
+/// ```no_run
+/// use lockkeeper_core::Guard;
+/// use lockkeeper_sql::fenced::FencedError;
+/// use lockkeeper_sql::mysql::MysqlFences;
+/// use mysql_async::prelude::Queryable;
+/// use mysql_async::{Conn, Error, TxOpts};
+///
+/// /// Nobody whose lock is gone gets past the check.
+/// async fn save(conn: &mut Conn, guard: &Guard) -> Result<(), FencedError<Error>> {
+///     let mut transaction = conn.start_transaction(TxOpts::new()).await.map_err(FencedError::Database)?;
+///     MysqlFences.check(&mut transaction, guard.key(), guard.fence()).await?;
+///     transaction.query_drop("UPDATE orders SET paid = 1 WHERE id = 42").await.map_err(FencedError::Database)?;
+///     transaction.commit().await.map_err(FencedError::Database)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MysqlFences;
 

@@ -4,6 +4,7 @@
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
 mod admin;
+mod alone;
 mod cleaner;
 mod connection;
 mod doctor;
@@ -35,6 +36,19 @@ use connection::Links;
 const NAME: &str = "mysql";
 
 /// A MySQL or MariaDB server that keeps locks. Clones share its connections.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sql::{Mysql, MysqlOptions};
+///
+/// let options = MysqlOptions::from_url("mysql://locks:secret@db-1/shop")?;
+/// let guard = Locker::new(Mysql::connect(options).await?).lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Mysql(Arc<Store>);
 
@@ -58,11 +72,12 @@ impl Mysql {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
-    /// not create them; [`Error::Invalid`] outside a tokio runtime.
+    /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
     pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store = Arc::new(Store { links: Links::new(options, runtime), batch: Batch::default() });
+        let store =
+            Arc::new(Store { links: Links::new(options.secured()?, runtime), batch: Batch::default() });
         store.links.prepare("preparing the tables").await?;
         cleaner::start(&store);
         Ok(Mysql(store))

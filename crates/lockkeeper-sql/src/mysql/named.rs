@@ -31,6 +31,23 @@ fn name(key: &Key) -> String {
 /// The lock is given back when `work` ends, also if it fails. The server counts the wait in whole seconds, so it
 /// is rounded up; a wait of zero answers at once.
 ///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lockkeeper_core::Key;
+/// # use lockkeeper_sql::mysql::named::with_named_lock;
+/// # use mysql_async::prelude::Queryable;
+/// # async fn example(conn: &mut mysql_async::Conn, key: &Key) -> Result<(), mysql_async::Error> {
+/// let done = with_named_lock(conn, key, Duration::from_secs(1), async |conn| {
+///     conn.query_drop("INSERT INTO reports VALUES (CURRENT_DATE)").await
+/// })
+/// .await?;
+/// if done.is_none() {
+///     println!("somebody else is at it");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// If dropped, close the connection: that frees the lock, and the driver cannot go on with it anyway.
 ///

@@ -1,4 +1,5 @@
-//! A place in a line of the database: each verb is one statement, which calls one procedure.
+//! A place in a line of the database: a free lock is taken and given back by one statement on one row; whatever
+//! concerns others is one call of a procedure.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,8 +16,22 @@ use crate::pace::Pace;
 /// The shortest time after which asking again is worthwhile.
 pub(super) const RECHECK_MIN: Duration = Duration::from_millis(1);
 
+const TAKING: &str = "taking the lock";
+const LEAVING: &str = "giving the lock back";
+
 /// The server's clock in microseconds.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// Where the store knows us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nowhere: we have not asked yet.
+    Nowhere,
+    /// We took the lock when it was free, and stand in its row unless somebody has come since.
+    Alone,
+    /// In the line, or nobody can tell.
+    InLine,
+}
 
 /// A claim's place in a line of [`Mysql`](super::Mysql).
 #[derive(Debug)]
@@ -28,6 +43,7 @@ pub struct MysqlPlace {
     pub(super) waiting: bool,
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
+    standing: Standing,
     pub(super) pace: Pace,
 }
 
@@ -39,6 +55,7 @@ impl MysqlPlace {
             claim: Arc::new(claim),
             waiting: false,
             knows_wanted: false,
+            standing: Standing::Nowhere,
             pace: Pace::new(),
         }
     }
@@ -46,7 +63,7 @@ impl MysqlPlace {
     fn turn_sql(&self) -> String {
         let (claim, label) = (&self.claim, &self.claim.label);
         format!(
-            "CALL lockkeeper_turn_1({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})",
+            "CALL lockkeeper_turn_2({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})",
             bytes(&self.lock),
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
@@ -87,13 +104,16 @@ impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let links = &self.store.links;
         links.note_ttl(self.claim.ttl);
-        let answer = links.numbers("taking the lock", &self.turn_sql()).await?;
+        // Whatever comes of it, from now on others may be there because of us.
+        if std::mem::replace(&mut self.standing, Standing::InLine) == Standing::Nowhere
+            && let Some(counter) = self.store.take_free(TAKING, &self.lock, &self.claim).await?
+        {
+            self.standing = Standing::Alone;
+            return Ok(Turn::Held(Grant { counter, valid_for: self.claim.ttl, wanted: false }));
+        }
+        let answer = links.numbers(TAKING, &self.turn_sql()).await?;
         let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
-            return Err(Fault::permanent(
-                NAME,
-                "taking the lock",
-                "the answer has another form than expected",
-            ));
+            return Err(Fault::permanent(NAME, TAKING, "the answer has another form than expected"));
         };
         (self.waiting, self.knows_wanted) = (held == 0, wanted != 0);
         if held != 0 {
@@ -124,9 +144,13 @@ impl Place for MysqlPlace {
     }
 
     async fn leave(&mut self) -> Result<()> {
-        let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
-        let sql = format!("CALL lockkeeper_leave_1({lock}, {id})");
-        self.store.links.ask("giving the lock back", &sql).await?;
+        let standing = std::mem::replace(&mut self.standing, Standing::InLine);
+        let alone = standing == Standing::Alone && !self.knows_wanted;
+        if !(alone && self.store.give_back(LEAVING, &self.lock, &self.claim).await?) {
+            let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
+            let sql = format!("CALL lockkeeper_leave_2({lock}, {id})");
+            self.store.links.ask(LEAVING, &sql).await?;
+        }
         self.waiting = false;
         Ok(())
     }
@@ -144,9 +168,12 @@ impl RenewAll for Store {
             .map(|it| format!("(`lock` = {} AND id = {})", bytes(&it.lock), bytes(it.claim.id.as_bytes())))
             .collect();
         let ours = ours.join(" OR ");
-        // In one trip. What the second statement finds alive was renewed by the first.
+        // In one trip. What the last statement finds alive was renewed by one of the others. A claim moves only
+        // from its lock's row to the others of its line, so that whoever looks in this order finds it.
         let sql = format!(
-            "UPDATE lockkeeper_claim SET expires = {NOW} + ttl WHERE held AND expires > {NOW} AND ({ours}); \
+            "UPDATE lockkeeper_lock SET expires = {NOW} + ttl WHERE expires > {NOW} AND ({ours}); \
+             UPDATE lockkeeper_claim SET expires = {NOW} + ttl WHERE held AND expires > {NOW} AND ({ours}); \
+             SELECT id, FALSE FROM lockkeeper_lock WHERE expires > {NOW} AND ({ours}) UNION ALL \
              SELECT c.id, EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = c.`lock` AND NOT w.held) \
              FROM lockkeeper_claim AS c WHERE c.held AND c.expires > {NOW} AND ({})",
             ours.replace("`lock`", "c.`lock`").replace(" id ", " c.id ")

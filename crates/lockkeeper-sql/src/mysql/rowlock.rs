@@ -15,6 +15,27 @@ type Error = RowError<mysql_async::Error>;
 /// The server counts waits in whole seconds, so `wait` is rounded up; the setting stays on the connection. The
 /// transaction is READ COMMITTED, because the default locks the gaps between rows as well.
 ///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lockkeeper_sql::mysql::rowlock::section;
+/// # use lockkeeper_sql::rowlock::RowError;
+/// # use mysql_async::prelude::Queryable;
+/// # async fn example(conn: &mut mysql_async::Conn) -> Result<(), RowError<mysql_async::Error>> {
+/// let sold = section(conn, Duration::from_secs(1), async |transaction| {
+///     let amount: Option<i64> =
+///         transaction.query_first("SELECT amount FROM stock WHERE id = 42 FOR UPDATE").await?;
+///     if amount.is_none_or(|it| it < 1) {
+///         return Ok(false);
+///     }
+///     transaction.query_drop("UPDATE stock SET amount = amount - 1 WHERE id = 42").await?;
+///     Ok(true)
+/// })
+/// .await?;
+/// # let _ = sold;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// If dropped, close the connection: the driver cannot go on with it, and the server rolls back.
 ///
@@ -49,6 +70,17 @@ pub async fn section<T>(
 }
 
 /// Take `count` from a row if it has that many, in one statement. `false` if it has not, or if there is no such row.
+///
+/// ```no_run
+/// # use lockkeeper_sql::mysql::rowlock::take;
+/// # use lockkeeper_sql::rowlock::{Column, RowError};
+/// # async fn example(conn: &mut mysql_async::Conn) -> Result<(), RowError<mysql_async::Error>> {
+/// let stock = Column::new("stock", "id", "amount")?;
+/// let sold = take(conn, &stock, 42, 1).await.map_err(RowError::Database)?;
+/// # let _ = sold;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// If dropped, close the connection; nobody can tell whether it was taken.

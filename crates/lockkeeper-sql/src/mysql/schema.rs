@@ -7,14 +7,20 @@ use super::fault::{Result, Trouble};
 use crate::name::micros_up;
 
 /// The version this code reads and writes.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// What there must be.
 const TABLES: &str = "'lockkeeper_lock', 'lockkeeper_claim', 'lockkeeper_store'";
-const PROCEDURES: &str = "'lockkeeper_settle_1', 'lockkeeper_turn_1', 'lockkeeper_leave_1', 'lockkeeper_break_1', 'lockkeeper_clean_1'";
+const PROCEDURES: &str = "'lockkeeper_settle_2', 'lockkeeper_gather_2', 'lockkeeper_turn_2', 'lockkeeper_leave_2', \
+                          'lockkeeper_break_2', 'lockkeeper_clean_2', 'lockkeeper_upgrade_2'";
+const COUNT: i64 = 10;
 
 /// The statements that make the tables and procedures in the current database, for people who run them by
 /// hand with the client `mysql` or `mariadb`.
+///
+/// ```
+/// assert!(lockkeeper_sql::mysql::ddl().contains("lockkeeper_claim"));
+/// ```
 pub fn ddl() -> String {
     text(0)
 }
@@ -68,9 +74,16 @@ async fn create(links: &Links, quiet: Duration) -> Result<()> {
         return Ok(());
     }
     let now = number(links, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").await?;
+    // A claim whose lock has no row is nobody's: its holder learns that it is lost before the room opens.
+    let orphans = "SELECT COUNT(*) FROM information_schema.tables \
+                   WHERE table_schema = DATABASE() AND table_name = 'lockkeeper_lock'";
+    let orphaned = number(links, orphans).await? == 0;
     let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
     for statement in statements(&text(quiet_until)) {
         links.send(&statement).await?;
+    }
+    if orphaned {
+        links.send("DELETE FROM lockkeeper_claim").await?;
     }
     if found(links).await? {
         return Ok(());
@@ -86,13 +99,14 @@ async fn found(links: &Links) -> Result<bool> {
          + (SELECT COUNT(*) FROM information_schema.routines \
          WHERE routine_schema = DATABASE() AND routine_name IN ({PROCEDURES}))"
     );
-    if number(links, &count).await? != 8 {
+    if number(links, &count).await? != COUNT {
         return Ok(false);
     }
     let version = number(links, "SELECT COALESCE(MAX(version), 0) FROM lockkeeper_store").await?;
     match version {
         VERSION => Ok(true),
-        0 => Ok(false),
+        // Tables of an earlier version are made into ours.
+        ..VERSION => Ok(false),
         version => Err(Trouble::Refused(format!(
             "the tables have version {version}, this program knows version {VERSION}; \
              use a newer Lockkeeper or another database"
@@ -115,7 +129,7 @@ mod tests {
         let script = "-- a; comment\nA;\nB\n  b;\nDELIMITER //\nC; c //\nDELIMITER ;\nD;\n";
         assert_eq!(statements(script), ["A", "B\n  b", "C; c", "D"]);
         let ours = statements(&ddl());
-        assert_eq!(ours.len(), 14);
+        assert_eq!(ours.len(), 24);
         assert!(ours.iter().all(|it| !it.is_empty() && !it.contains("@QUIET@")));
     }
 }

@@ -34,7 +34,9 @@ impl MysqlPlace {
         let most = self.claim.ttl / 3;
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
         let sql = format!(
-            "SELECT COALESCE(MAX(m.held), -1), COALESCE(SUM(NOT c.held AND c.seq < m.seq), 0), \
+            "SELECT COALESCE(MAX(m.held), \
+             (SELECT 1 FROM lockkeeper_lock WHERE `lock` = {lock} AND id = {id} AND expires > {NOW}), -1), \
+             COALESCE(SUM(NOT c.held AND c.seq < m.seq), 0), \
              COALESCE(SUM(NOT c.held AND m.seq < c.seq), 0), \
              COALESCE(MIN(IF(c.seq < m.seq, c.expires, NULL)), 9223372036854775807) - {NOW} \
              FROM lockkeeper_claim AS c LEFT JOIN lockkeeper_claim AS m ON m.`lock` = c.`lock` AND m.id = {id} \

@@ -22,6 +22,18 @@ fn number(key: &Key) -> i64 {
 ///
 /// To bound the wait, `SET LOCAL lock_timeout` before; the error is then SQLSTATE 55P03.
 ///
+/// ```no_run
+/// # use lockkeeper_core::Key;
+/// # use lockkeeper_sql::postgres::advisory;
+/// # async fn example(client: &mut tokio_postgres::Client, key: &Key) -> Result<(), tokio_postgres::Error> {
+/// let transaction = client.transaction().await?;
+/// advisory::lock(&transaction, key).await?;
+/// transaction.batch_execute("UPDATE orders SET paid = true WHERE id = 42").await?;
+/// transaction.commit().await?; // ends the lock too
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// If dropped, roll back: the lock may or may not be taken.
 ///
@@ -34,6 +46,19 @@ pub async fn lock(transaction: &Transaction<'_>, key: &Key) -> Result<(), Error>
 }
 
 /// Take this name until the transaction ends, if it is free. Answers at once.
+///
+/// ```no_run
+/// # use lockkeeper_core::Key;
+/// # use lockkeeper_sql::postgres::advisory;
+/// # async fn example(client: &mut tokio_postgres::Client, key: &Key) -> Result<(), tokio_postgres::Error> {
+/// let transaction = client.transaction().await?;
+/// if advisory::try_lock(&transaction, key).await? {
+///     transaction.batch_execute("INSERT INTO reports VALUES (CURRENT_DATE)").await?;
+/// }
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// If dropped, roll back: the lock may or may not be taken.

@@ -20,11 +20,12 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Error, Row, Statement};
 
 use super::fault::{Cure, Result, Trouble};
 use super::options::PostgresOptions;
 use super::schema;
+use super::wire::Wire;
 use crate::retry;
 
 /// A parameter and its type.
@@ -50,6 +51,7 @@ struct Link {
 pub(crate) struct Links {
     pub(crate) options: PostgresOptions,
     pub(crate) clock: Clock,
+    pub(crate) wire: Wire,
     home: Arc<Link>,
     others: Mutex<Vec<Arc<Link>>>,
     /// The longest ttl asked for, which is how long the room stays closed if the tables were lost.
@@ -58,9 +60,10 @@ pub(crate) struct Links {
 
 impl Links {
     /// `runtime` is where the store is opened; it also drives the listener and the cleaner.
-    pub(crate) fn new(options: PostgresOptions, runtime: Handle) -> Self {
+    pub(crate) fn new(options: PostgresOptions, wire: Wire, runtime: Handle) -> Self {
         Links {
             options,
+            wire,
             clock: Clock::boot(),
             home: Arc::new(Link::new(runtime)),
             others: Mutex::default(),
@@ -161,7 +164,7 @@ impl Links {
     /// An open session of the present runtime, and the link it belongs to.
     async fn session(&self) -> Result<(Arc<Link>, Arc<Session>)> {
         let link = self.link();
-        let session = link.session(&self.options).await?;
+        let session = link.session(&self.options, &self.wire).await?;
         Ok((link, session))
     }
 
@@ -187,14 +190,14 @@ impl Links {
 impl Session {
     /// Connect, and find out whether the session is ours alone: a word that we say when it begins is known to
     /// the server's session, but not to one that a pooler had before. Poolers refuse the word or swallow it.
-    async fn open(config: Config) -> Result<Self, Error> {
+    async fn open(config: Config, wire: Wire) -> Result<Self, Error> {
         let word = ClaimId::random().map_or_else(|_| String::new(), ClaimId::to_hex);
         let mut with_word = config.clone();
         let options = config.get_options().unwrap_or_default();
         with_word.options(format!("{options} -c lockkeeper.session={word}"));
-        let (client, connection) = match with_word.connect(NoTls).await {
+        let (client, connection) = match with_word.connect(wire.tls()).await {
             Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                config.connect(NoTls).await?
+                config.connect(wire.tls()).await?
             }
             connected => connected?,
         };
@@ -239,7 +242,7 @@ impl Link {
         locked(&self.session).clone().filter(|it| !it.client.is_closed())
     }
 
-    async fn session(&self, options: &PostgresOptions) -> Result<Arc<Session>> {
+    async fn session(&self, options: &PostgresOptions, wire: &Wire) -> Result<Arc<Session>> {
         if let Some(session) = self.open_session() {
             return Ok(session);
         }
@@ -248,7 +251,7 @@ impl Link {
             return Ok(session);
         }
         // A socket belongs to the runtime on which it was made.
-        let mut connecting = self.runtime.spawn(Session::open(options.config.clone()));
+        let mut connecting = self.runtime.spawn(Session::open(options.config.clone(), wire.clone()));
         let opened = tokio::select! {
             biased;
             opened = &mut connecting => opened,

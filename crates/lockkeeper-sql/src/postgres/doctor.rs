@@ -2,10 +2,11 @@
 
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
+use tokio_postgres::config::Host;
 
 use super::Store;
 use super::fault::Trouble;
-use crate::finding::finding;
+use crate::finding::{encryption, finding};
 
 const DOING: &str = "examining the server";
 
@@ -15,6 +16,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
                'synchronous_commit', 'synchronous_standby_names', 'statement_timeout', 'lock_timeout', \
                'default_transaction_isolation', 'idle_session_timeout') \
                UNION ALL SELECT 'standbys', count(*)::text FROM pg_stat_replication \
+               UNION ALL SELECT 'cipher', cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl \
                UNION ALL SELECT 'version', current_setting('server_version')";
     let rows = store.links.rows(DOING, sql, &[]).await?;
     let mut settings = std::collections::HashMap::new();
@@ -28,8 +30,20 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let mut findings = durability(get);
     findings.extend(replication(get));
     findings.extend(timeouts(get));
+    let options = &store.links.options;
+    let hosts: Vec<String> = options.config.get_hosts().iter().map(host).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let cipher = if get("cipher").is_empty() { "unknown: a pooler stands between" } else { get("cipher") };
+    findings.push(encryption(options.tls.is_some(), cipher, &hosts));
     findings.push(listening(store).await);
     Ok(findings)
+}
+
+fn host(host: &Host) -> String {
+    match host {
+        Host::Tcp(name) => name.clone(),
+        Host::Unix(path) => path.to_string_lossy().into_owned(),
+    }
 }
 
 fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {

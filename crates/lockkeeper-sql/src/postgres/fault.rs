@@ -75,7 +75,7 @@ impl Trouble {
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Sql(error) => {
-                let (kind, advice) = advice(error.code());
+                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(error.code()));
                 let said = match error.as_db_error() {
                     Some(it) => format!("{} (SQLSTATE {})", it.message(), it.code().code()),
                     None => spelt_out(&error),
@@ -103,6 +103,17 @@ fn spelt_out(error: &tokio_postgres::Error) -> String {
         cause = it.source();
     }
     text
+}
+
+/// The same for what concerns encryption: the server or the URL must change.
+fn tls_advice(error: &tokio_postgres::Error) -> Option<(FaultKind, &'static str)> {
+    // The driver has no other way to tell.
+    let advice = if spelt_out(error).contains("server does not support TLS") {
+        Some("the server does not offer TLS; switch `ssl` on there, or write `tls=off`")
+    } else {
+        crate::tls::advice(error)
+    };
+    advice.map(|it| (FaultKind::Permanent, it))
 }
 
 /// Whether trying again can help, and what to do.

@@ -9,6 +9,27 @@ use crate::name::hash;
 use crate::options::is_plain_name;
 
 /// A table that remembers the newest fence of each resource. Keep it in the database of the data it protects.
+///
+/// ```
+/// use lockkeeper_core::Guard;
+/// use lockkeeper_sql::fenced::FencedError;
+/// use lockkeeper_sql::postgres::PostgresFences;
+/// use tokio_postgres::{Client, Error};
+///
+/// /// Nobody whose lock is gone gets past the check.
+/// async fn save(client: &mut Client, fences: &PostgresFences, guard: &Guard) -> Result<(), FencedError<Error>> {
+///     let transaction = client.transaction().await.map_err(FencedError::Database)?;
+///     fences.check(&transaction, guard.key(), guard.fence()).await?;
+///     transaction.batch_execute("UPDATE orders SET paid = true WHERE id = 42").await.map_err(FencedError::Database)?;
+///     transaction.commit().await.map_err(FencedError::Database)
+/// }
+///
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// let fences = PostgresFences::new("public")?;
+/// assert!(fences.ddl().contains("public.lockkeeper_fence"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct PostgresFences {
     schema: String,

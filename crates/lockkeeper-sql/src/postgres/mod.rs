@@ -15,6 +15,7 @@ mod place;
 pub mod rowlock;
 mod schema;
 mod wake;
+mod wire;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,10 +33,24 @@ pub use schema::ddl;
 use crate::batch::Batch;
 use connection::Links;
 use wake::Wake;
+use wire::Wire;
 
 const NAME: &str = "postgres";
 
 /// A PostgreSQL server that keeps locks. Clones share its connections.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sql::{Postgres, PostgresOptions};
+///
+/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1/shop")?;
+/// let guard = Locker::new(Postgres::connect(options).await?).lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Postgres(Arc<Store>);
 
@@ -70,11 +85,13 @@ impl Postgres {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
-    /// not create them; [`Error::Invalid`] outside a tokio runtime.
+    /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
     pub async fn connect(options: PostgresOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a PostgreSQL store must be opened inside a tokio runtime"))?;
-        let schema = &options.schema;
+        let wire = Wire::new(options.tls.as_ref())?;
+        let links = Links::new(options, wire, runtime);
+        let schema = &links.options.schema;
         let sql = Statements {
             turn: format!(
                 "SELECT {schema}.lockkeeper_turn_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
@@ -87,7 +104,7 @@ impl Postgres {
             wake: Wake::new(format!("lockkeeper_{}", ClaimId::random()?.to_hex())),
             batch: Batch::default(),
             sql,
-            links: Links::new(options, runtime),
+            links,
         });
         store.links.prepare("preparing the tables").await?;
         cleaner::start(&store);

@@ -4,17 +4,32 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::options::{self, Common, is_plain_name, split_query};
+use crate::tls::{Tls, Words};
 
 /// Which server, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::PostgresOptions;
+///
+/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1,db-2/shop?listen=no")?
+///     .schema("shop_locks")?
+///     .answer_within(Duration::from_secs(5));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresOptions {
     pub(crate) config: tokio_postgres::Config,
     pub(crate) schema: String,
     pub(crate) listen: bool,
     pub(crate) common: Common,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// Shows no password.
@@ -27,6 +42,7 @@ impl fmt::Debug for PostgresOptions {
             .field("schema", &self.schema)
             .field("listen", &self.listen)
             .field("common", &self.common)
+            .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
 }
@@ -34,7 +50,8 @@ impl fmt::Debug for PostgresOptions {
 impl PostgresOptions {
     /// A server described by the driver's own configuration, with everything else as usual.
     ///
-    /// Sessions that cannot write are passed over, so that of several hosts the primary is found.
+    /// Sessions that cannot write are passed over, so that of several hosts the primary is found. If it requires
+    /// TLS the server's certificate is checked; otherwise nothing is encrypted.
     pub fn new(mut config: tokio_postgres::Config) -> Self {
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_application_name().is_none() {
@@ -50,14 +67,23 @@ impl PostgresOptions {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(20));
         }
-        PostgresOptions { config, schema: "lockkeeper".to_owned(), listen: true, common: Common::default() }
+        let tls = (config.get_ssl_mode() == SslMode::Require).then(Tls::default);
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        PostgresOptions {
+            config,
+            schema: "lockkeeper".to_owned(),
+            listen: true,
+            common: Common::default(),
+            tls,
+        }
     }
 
     /// Read a URL: `postgres://user:password@host:port/database?key=value&key=value`.
     ///
     /// Keys of ours: `schema` (usually `lockkeeper`), `listen` (`yes`, `no`), `answer_within` (such as `10s`),
-    /// `clean_every` (such as `1m`), `create` (`yes`, `no`). All others are the driver's: `sslmode`,
-    /// `connect_timeout`, `options`, … Several hosts may be given, separated by commas.
+    /// `clean_every` (such as `1m`), `create` (`yes`, `no`), `tls` (`on`, `off`) with the files `ca`, `cert` and
+    /// `key`. All others are the driver's: `connect_timeout`, `options`, … Several hosts may be given, separated by
+    /// commas.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is no such URL or holds an unknown key or value.
@@ -67,25 +93,37 @@ impl PostgresOptions {
                 "this is no PostgreSQL URL; write `postgres://user:password@host:port/database`",
             ));
         }
-        let (mut common, mut schema, mut listen) = (Common::default(), None, true);
+        let (mut common, mut tls, mut schema, mut listen) = (Common::default(), Words::default(), None, true);
         let rest = split_query(url, |key, value| {
             match key {
                 "schema" => schema = Some(value.to_owned()),
                 "listen" => listen = yes_or_no(key, value)?,
-                _ => return common.set(key, value),
+                "sslmode" => drop(tls.set("tls", tls_of_sslmode(value)?)?),
+                _ => return Ok(tls.set(key, value)? || common.set(key, value)?),
             }
             Ok(true)
         })?;
         // The driver's error may quote what it could not read; a password is not for logs.
-        let config = rest.parse().map_err(|_| {
+        let config: tokio_postgres::Config = rest.parse().map_err(|_| {
             let keys = options::KEYS;
             Error::invalid(format!(
                 "the driver cannot read this PostgreSQL URL; write `postgres://user:password@host:port/database`, \
                  escape odd characters as %XX, and use the driver's keys or ours: schema, listen, {keys}"
             ))
         })?;
-        let options = PostgresOptions { listen, common, ..PostgresOptions::new(config) };
+        let mut options = PostgresOptions { listen, common, ..PostgresOptions::new(config) };
+        if let Some(tls) = tls.finish()? {
+            options = options.tls(tls);
+        }
         schema.map_or(Ok(options.clone()), |it| options.schema(&it))
+    }
+
+    /// Encrypt, and check the server's certificate. Usually off.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.config.ssl_mode(SslMode::Require);
+        self.tls = Some(tls);
+        self
     }
 
     /// The schema for our tables and functions. Usually `lockkeeper`.
@@ -132,6 +170,18 @@ impl PostgresOptions {
     }
 }
 
+/// What is said in the words of libpq.
+fn tls_of_sslmode(value: &str) -> Result<&'static str, Error> {
+    match value {
+        "disable" => Ok("off"),
+        "require" | "verify-ca" | "verify-full" => Ok("on"),
+        _ => Err(Error::invalid(format!(
+            "`sslmode` cannot be {value:?}: encryption that an attacker can switch off is none; \
+             write `tls=on`, which always checks the server's certificate, or `tls=off`"
+        ))),
+    }
+}
+
 fn yes_or_no(key: &str, value: &str) -> Result<bool, Error> {
     match value {
         "yes" => Ok(true),
@@ -164,6 +214,9 @@ mod tests {
             "postgres://me:secret@h/d?listen=maybe",
             "postgres://me:secret@h:port/d",
             "postgres://me:secret@h/d?answer_within=soon",
+            "postgres://me:secret@h/d?tls=perhaps",
+            "postgres://me:secret@h/d?ca=ca.pem",
+            "postgres://me:secret@h/d?sslmode=prefer",
         ] {
             let error = PostgresOptions::from_url(url).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{url}");

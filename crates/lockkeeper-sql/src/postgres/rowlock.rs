@@ -14,6 +14,25 @@ type Error = RowError<tokio_postgres::Error>;
 ///
 /// `work` selects what it needs with `SELECT … FOR UPDATE`, decides and writes. If it fails, all is rolled back.
 ///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lockkeeper_sql::postgres::rowlock::section;
+/// # use lockkeeper_sql::rowlock::RowError;
+/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), RowError<tokio_postgres::Error>> {
+/// let sold = section(client, Duration::from_secs(1), async |transaction| {
+///     let row = transaction.query_one("SELECT amount FROM stock WHERE id = 42 FOR UPDATE", &[]).await?;
+///     if row.try_get::<_, i64>(0)? < 1 {
+///         return Ok(false);
+///     }
+///     transaction.batch_execute("UPDATE stock SET amount = amount - 1 WHERE id = 42").await?;
+///     Ok(true)
+/// })
+/// .await?;
+/// # let _ = sold;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// If dropped before the commit is sent, everything is rolled back; while it is under way, nobody can tell.
 ///
@@ -38,6 +57,17 @@ pub async fn section<T>(
 }
 
 /// Take `count` from a row if it has that many, in one statement. `false` if it has not, or if there is no such row.
+///
+/// ```no_run
+/// # use lockkeeper_sql::postgres::rowlock::take;
+/// # use lockkeeper_sql::rowlock::{Column, RowError};
+/// # async fn example(client: &tokio_postgres::Client) -> Result<(), RowError<tokio_postgres::Error>> {
+/// let stock = Column::new("stock", "id", "amount")?;
+/// let sold = take(client, &stock, &42_i64, 1).await.map_err(RowError::Database)?;
+/// # let _ = sold;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// If dropped, nobody can tell whether it was taken.

@@ -18,6 +18,10 @@ const CREATING: i64 = 0x6c6b_7363_6865_6d61;
 /// The statements that make the tables and functions in `schema`, for people who run them by hand.
 ///
 /// `schema` is put in as it is; use small letters, digits and `_`.
+///
+/// ```
+/// assert!(lockkeeper_sql::postgres::ddl("shop_locks").contains("shop_locks.lockkeeper_claim"));
+/// ```
 pub fn ddl(schema: &str) -> String {
     statements(schema, 0)
 }

@@ -12,7 +12,7 @@ use futures_util::{StreamExt, stream};
 use lockkeeper_core::{ClaimId, Clock};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
 use super::Store;
 use crate::retry;
@@ -112,13 +112,13 @@ pub(crate) fn start(store: &Arc<Store>) {
 async fn listen(weak: Weak<Store>) {
     let clock = Clock::boot();
     for attempt in 0.. {
-        let Some((config, channel)) = weak.upgrade().map(|it| {
+        let Some((config, wire, channel)) = weak.upgrade().map(|it| {
             it.wake.set(SILENT);
-            (it.links.options.config.clone(), it.wake.channel.clone())
+            (it.links.options.config.clone(), it.links.wire.clone(), it.wake.channel.clone())
         }) else {
             return;
         };
-        let pause = match config.connect(NoTls).await {
+        let pause = match config.connect(wire.tls()).await {
             Ok((client, connection)) => {
                 let (sender, messages) = mpsc::unbounded_channel();
                 let drive = tokio::spawn(forward(connection, sender));
@@ -179,7 +179,7 @@ async fn greet(store: &Store, client: &Client, channel: &str, messages: &mut Mes
 
 /// Whether messages arrive, tried on a connection and a channel of their own.
 pub(super) async fn hello(store: &Store) -> bool {
-    let Ok((client, connection)) = store.links.options.config.connect(NoTls).await else {
+    let Ok((client, connection)) = store.links.options.config.connect(store.links.wire.tls()).await else {
         return false;
     };
     let (sender, mut messages) = mpsc::unbounded_channel();

@@ -1,5 +1,6 @@
 //! Faults that every SQL store must survive, told once for all of them.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, ClaimId, Clock, Guard, Key, Label, Locker};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
+use lockkeeper_testkit::servers::{Daemon, KitError};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
@@ -18,35 +20,130 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const TTL: Duration = Duration::from_secs(3);
 
 /// A database server under test.
-pub(crate) trait Site: Send + Sync + 'static {
+pub(crate) trait Site: Deref<Target = Daemon> + Sized + Send + Sync + 'static {
     type Store: Backend + Inspect + Clone;
-    /// Open the store on this port of the loopback, as a new process would.
-    async fn open(&self, port: u16) -> Self::Store;
-    /// Open it by a URL that the test passed on.
+    async fn start(settings: &[(&str, &str)]) -> Self;
+    /// Open the store, as a new process would.
     async fn open_url(url: &str) -> Self::Store;
     fn url(&self) -> String;
-    fn port(&self) -> u16;
-    async fn sql(&self, statements: &str) -> String;
-    /// End all connections but the one that says so.
-    async fn kill_connections(&self);
-    async fn restart(&self);
-    fn pause(&self);
-    fn resume(&self);
+    /// Run statements as the server's master.
+    async fn try_sql(&self, statements: &str) -> Result<String, KitError>;
+    /// A write that its fence protects. `false` if it was refused.
+    async fn write(url: &str, fence: u64) -> bool;
+    /// How a name's hash looks on its way to the server: when the lock is taken, and when it is given back after
+    /// the answer to that was lost.
+    fn marks(hash: &[u8]) -> [Vec<u8>; 2];
+    /// The setting by which idle connections are ended soon.
+    const IDLE_TIME_OUT: (&'static str, &'static str);
+    /// The setting for the isolation of sessions that choose none, and its values.
+    const ISOLATION: (&'static str, [&'static str; 2]);
     const DROP_TABLES: &'static str;
-    /// How these bytes look on their way to the server.
-    fn mark(bytes: &[u8]) -> Vec<u8>;
+    /// What stands before the names of tables.
+    const SCHEMA: &'static str;
+    /// End all connections but the one that says so.
+    const KILL_CONNECTIONS: &'static str;
+
+    /// Open the store on this port of the loopback.
+    async fn open(&self, port: u16) -> Self::Store {
+        let url = self.url().replacen(&format!(":{}/", self.port()), &format!(":{port}/"), 1);
+        Self::open_url(&url).await
+    }
+
+    async fn sql(&self, statements: &str) -> String {
+        self.try_sql(statements).await.unwrap()
+    }
+
+    async fn kill_connections(&self) {
+        self.sql(Self::KILL_CONNECTIONS).await;
+    }
 }
 
 fn locker(store: impl Backend) -> Locker {
     Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
 }
 
-async fn within<T>(work: impl Future<Output = T>) -> T {
+/// The outcome of what must not hang.
+pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::select! {
         out = work => out,
         () = Clock::boot().sleep(PATIENCE) => panic!("this hangs"),
     }
 }
+
+/// The cases that are told in the same words on every server.
+macro_rules! cases {
+    ($site:ty) => {
+        #[tokio::test]
+        async fn killed_connections_lose_no_lock() {
+            faults::killed_connections(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn an_idle_time_out_shorter_than_the_hold_does_not_matter() {
+            faults::idle_time_out(&<$site>::start(&[<$site>::IDLE_TIME_OUT]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_restarted_server_knows_its_holders() {
+            faults::restarted_server(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn lost_requests_and_replies_are_repeated_without_harm() {
+            faults::lost_messages(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_silent_server_is_an_outage_that_passes() {
+            faults::silent_server(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_paused_server_is_waited_for() {
+            faults::paused_server(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn dropped_tables_are_made_anew_after_the_holder_has_learnt_of_it() {
+            faults::dropped_tables(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn renewals_go_on_while_the_application_blocks_its_thread() {
+            faults::blocked_runtime(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn every_isolation_level_counts_right() {
+            let (setting, levels) = <$site>::ISOLATION;
+            for level in levels {
+                let site = <$site>::start(&[(setting, level)]).await;
+                faults::exact_count(&site, site.port()).await;
+            }
+        }
+
+        #[tokio::test]
+        async fn the_operator_sees_and_breaks() {
+            faults::operators_view(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn what_dead_processes_left_is_removed() {
+            faults::cleaned(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_killed_holder_is_replaced() {
+            faults::killed_holder::<$site>("a_killed_holder_is_replaced").await;
+        }
+
+        #[tokio::test]
+        async fn a_frozen_holders_late_write_is_refused() {
+            faults::frozen_holder::<$site>("a_frozen_holders_late_write_is_refused").await;
+        }
+    };
+}
+pub(crate) use cases;
 
 /// Killed connections lose no lock, and whoever waits is still served.
 pub(crate) async fn killed_connections<S: Site>(site: &S) {
@@ -96,7 +193,7 @@ pub(crate) async fn idle_time_out<S: Site>(site: &S) {
 pub(crate) async fn restarted_server<S: Site>(site: &S) {
     let (one, other) = (locker(site.open(site.port()).await), locker(site.open(site.port()).await));
     let guard = one.lock("restarted").ttl(Duration::from_secs(30)).await.unwrap();
-    site.restart().await;
+    site.restart().await.unwrap();
     guard.check().unwrap();
     let taken = within(async {
         // The first verbs may still meet the dead connection.
@@ -119,14 +216,14 @@ pub(crate) async fn lost_messages<S: Site>(site: &S) {
     let (near_locker, far_locker) = (locker(near.clone()), locker(far));
     let (name, mut fence) = ("lost", None);
     // Both verbs carry the name's hash.
-    let mark = S::mark(&Sha256::digest(name));
-    for lose in [Proxy::lose_request, Proxy::lose_reply] {
-        lose(&proxy, &mark);
+    let [taking, leaving] = S::marks(&Sha256::digest(name));
+    for (lose, then) in [(Proxy::lose_request as fn(&_, &_), &taking), (Proxy::lose_reply, &leaving)] {
+        lose(&proxy, &taking);
         let guard = far_locker.lock(name).await.unwrap();
         assert!(fence.replace(guard.fence()) < Some(guard.fence()));
         let info = near.show(&Key::new(name).unwrap()).await.unwrap().unwrap();
         assert_eq!((info.holders.len(), info.waiters.len()), (1, 0));
-        lose(&proxy, &mark);
+        lose(&proxy, then);
         guard.release().await.unwrap();
         let again = near_locker.try_lock(name).await.unwrap();
         again.unwrap().release().await.unwrap();
@@ -156,9 +253,9 @@ pub(crate) async fn silent_server<S: Site>(site: &S) {
 pub(crate) async fn paused_server<S: Site>(site: &S) {
     let one = locker(site.open(site.port()).await);
     let guard = one.lock("paused").await.unwrap();
-    site.pause();
+    site.pause().unwrap();
     Clock::boot().sleep(TTL / 3).await;
-    site.resume();
+    site.resume().unwrap();
     Clock::boot().sleep(TTL).await;
     guard.check().unwrap();
 }
@@ -252,15 +349,18 @@ pub(crate) async fn operators_view<S: Site>(site: &S) {
 }
 
 /// What dead processes left is removed, by several cleaners at once, and nothing else is.
-pub(crate) async fn cleaned<S: Site>(site: &S, claims: &str, locks: &str, age: &str) {
+pub(crate) async fn cleaned<S: Site>(site: &S) {
+    let count = |table| format!("SELECT count(*) FROM {}lockkeeper_{table}", S::SCHEMA);
+    let age = format!("UPDATE {}lockkeeper_lock SET counter = 1 WHERE name LIKE 'dead/%'", S::SCHEMA);
     let url = format!("{}?clean_every=100ms", site.url());
     let mut stores = Vec::new();
     for _ in 0..3 {
         stores.push(S::open_url(&url).await);
     }
-    for at in 0..20 {
+    // Half of them alone, half with one who waits.
+    for at in 0..30 {
         let claim = Claim {
-            key: Key::new(&format!("dead/{at}")).unwrap(),
+            key: Key::new(&format!("dead/{}", at % 20)).unwrap(),
             id: ClaimId::random().unwrap(),
             ttl: Duration::from_millis(200),
             weight: 1,
@@ -271,9 +371,11 @@ pub(crate) async fn cleaned<S: Site>(site: &S, claims: &str, locks: &str, age: &
         stores[0].enter(claim).turn().await.unwrap();
     }
     let guard = locker(stores[1].clone()).lock("living").await.unwrap();
-    wait_until(async || site.sql(claims).await.trim() == "1").await;
-    site.sql(age).await;
-    wait_until(async || site.sql(locks).await.trim() == "1").await;
+    let left = async |table| site.sql(&count(table)).await.trim().parse::<u32>().unwrap();
+    // The living one may stand in the lock's row.
+    wait_until(async || left("claim").await <= 1).await;
+    site.sql(&age).await;
+    wait_until(async || left("lock").await == 1).await;
     guard.check().unwrap();
     guard.release().await.unwrap();
 }
@@ -291,7 +393,11 @@ pub(crate) async fn hold_many<S: Site>(site: &S) -> usize {
 }
 
 /// A holder whose process is killed is replaced after its ttl, with a larger fence.
-pub(crate) async fn killed_holder<S: Site>(site: &S, test: &str) {
+pub(crate) async fn killed_holder<S: Site>(test: &str) {
+    if let Some(url) = child::told() {
+        return hold_and_write::<S>(&url).await;
+    }
+    let site = S::start(&[]).await;
     let other = Other::start(test, &site.url());
     let fence: u64 = other.expect("held").parse().unwrap();
     let one = locker(site.open(site.port()).await);
@@ -302,9 +408,11 @@ pub(crate) async fn killed_holder<S: Site>(site: &S, test: &str) {
 }
 
 /// A holder that is frozen past its ttl writes too late and is refused, because another has worked meanwhile.
-///
-/// `write` is a fenced write by this process.
-pub(crate) async fn frozen_holder<S: Site>(site: &S, test: &str, write: impl AsyncFn(u64) -> bool) {
+pub(crate) async fn frozen_holder<S: Site>(test: &str) {
+    if let Some(url) = child::told() {
+        return hold_and_write::<S>(&url).await;
+    }
+    let site = S::start(&[]).await;
     let mut other = Other::start(test, &site.url());
     let fence: u64 = other.expect("held").parse().unwrap();
     other.say("write");
@@ -313,19 +421,29 @@ pub(crate) async fn frozen_holder<S: Site>(site: &S, test: &str, write: impl Asy
     let one = locker(site.open(site.port()).await);
     let guard = within(async { one.lock("process").await.unwrap() }).await;
     assert!(fence < guard.fence().get());
-    assert!(write(guard.fence().get()).await);
+    assert!(S::write(&site.url(), guard.fence().get()).await);
     other.signal(Signal::CONT);
     other.say("write");
     other.expect("refused");
 }
 
 /// The other process: hold the lock, and write whenever told, without looking whether it is still ours.
-pub(crate) async fn hold_and_write<S: Site>(url: &str, write: impl AsyncFn(u64) -> bool) {
+async fn hold_and_write<S: Site>(url: &str) {
     let one = locker(S::open_url(url).await);
     let guard = one.lock("process").await.unwrap();
     child::tell(&format!("held {}", guard.fence().get()));
     while child::hear().await.is_some() {
-        let written = write(guard.fence().get()).await;
+        let written = S::write(url, guard.fence().get()).await;
         child::tell(if written { "written" } else { "refused" });
+    }
+}
+
+/// Two clients in different time zones agree on who holds.
+pub(crate) async fn agree(east: impl Backend, west: impl Backend) {
+    let (east, west) = (Locker::new(east), Locker::new(west));
+    for (one, other) in [(&east, &west), (&west, &east)] {
+        let guard = one.lock("zones").await.unwrap();
+        assert!(other.try_lock("zones").await.unwrap().is_none());
+        guard.release().await.unwrap();
     }
 }

@@ -48,6 +48,51 @@ pub(super) async fn zookeeper(port: u16, word: &str) -> Result<String, KitError>
     Ok(answer)
 }
 
+/// Join a ZooKeeper session as its client does when it comes back, and close it.
+///
+/// The server makes the password of a session from its id alone, with a secret that is the same everywhere. Whether
+/// the session is over is for the caller to see.
+pub(super) async fn end_zookeeper_session(port: u16, id: i64) -> Result<(), KitError> {
+    const CLOSE: i32 = -11;
+    let mut stream = dial(port).await?;
+    let mut hello = Vec::new();
+    // Version of the protocol, the last change seen, the time-out asked for.
+    hello.extend_from_slice(&[0; 12]);
+    hello.extend_from_slice(&10_000_i32.to_be_bytes());
+    hello.extend_from_slice(&id.to_be_bytes());
+    hello.extend_from_slice(&16_i32.to_be_bytes());
+    hello.extend_from_slice(&zookeeper_password(id));
+    // Not content with a server that only reads.
+    hello.push(0);
+    let mut close = 1_i32.to_be_bytes().to_vec();
+    close.extend_from_slice(&CLOSE.to_be_bytes());
+    // In one go: the true client comes back, too, and would take its session from us before we could close it.
+    let mut words = Vec::new();
+    for message in [hello, close] {
+        words.extend_from_slice(&u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
+        words.extend_from_slice(&message);
+    }
+    stream.write_all(&words).await?;
+    // The server hangs up when the session is closed, perhaps before it has answered; or we are refused.
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    Ok(())
+}
+
+/// What Java's random generator yields for the id and the server's secret.
+fn zookeeper_password(id: i64) -> Vec<u8> {
+    const SECRET: i64 = 0xB341_5C00;
+    const FACTOR: u64 = 0x5_DEEC_E66D;
+    const MASK: u64 = (1 << 48) - 1;
+    let mut seed = ((id ^ SECRET).cast_unsigned() ^ FACTOR) & MASK;
+    let words = (0..4).flat_map(|_| {
+        seed = (seed.wrapping_mul(FACTOR) + 0xB) & MASK;
+        // The middle 32 of 48 bits, lowest byte first.
+        seed.to_le_bytes()[2..6].to_vec()
+    });
+    words.collect()
+}
+
 /// Send an HTTP request and return the body of a good answer.
 pub(super) async fn http(port: u16, method: &str, path: &str, body: &str) -> Result<String, KitError> {
     let mut stream = dial(port).await?;

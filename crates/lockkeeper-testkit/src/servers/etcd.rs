@@ -83,6 +83,89 @@ impl Etcd {
         within(ASK_MAX, ask::http(self.port(), "POST", path, json)).await
     }
 
+    /// Whether it says of itself that it leads.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn leads(&self) -> Result<bool, KitError> {
+        let status = self.post("/v3/maintenance/status", "{}").await?;
+        let me = text_field(&status, "member_id");
+        Ok(me.is_some() && me == text_field(&status, "leader"))
+    }
+
+    /// The sum of all figures on the page `/metrics` whose names, with their labels, begin with `name`.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn figure(&self, name: &str) -> Result<u64, KitError> {
+        let page = within(ASK_MAX, ask::http(self.port(), "GET", "/metrics", "")).await?;
+        let lines = page.lines().filter(|it| it.starts_with(name));
+        Ok(lines.filter_map(|it| it.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    }
+
+    /// As an administrator would: revoke the leases of all keys that begin with `prefix`.
+    ///
+    /// # Cancel safety
+    /// If dropped, some may have been revoked.
+    ///
+    /// # Errors
+    /// If there is none, or the server refuses.
+    pub async fn revoke_leases(&self, prefix: &str) -> Result<(), KitError> {
+        let keys = self.oldest(prefix, 0).await?;
+        let mut leases: Vec<&str> = keys.split("\"lease\":\"").skip(1).filter_map(first_text).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        if leases.is_empty() {
+            return Err(KitError::new(format!("no key below {prefix} has a lease")));
+        }
+        for lease in leases {
+            self.post("/v3/lease/revoke", &format!(r#"{{"ID": "{lease}"}}"#)).await?;
+        }
+        Ok(())
+    }
+
+    /// As an administrator would: delete the oldest key that begins with `prefix`.
+    ///
+    /// # Cancel safety
+    /// If dropped the key may or may not have been deleted.
+    ///
+    /// # Errors
+    /// If there is none, or the server refuses.
+    pub async fn delete_oldest(&self, prefix: &str) -> Result<(), KitError> {
+        let keys = self.oldest(prefix, 1).await?;
+        let key = text_field(&keys, "key").ok_or_else(|| KitError::new(format!("no key below {prefix}")))?;
+        self.post("/v3/kv/deleterange", &format!(r#"{{"key": "{key}"}}"#)).await?;
+        Ok(())
+    }
+
+    /// The names of all keys that begin with `prefix`, oldest first, in base64.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, KitError> {
+        let keys = self.oldest(prefix, 0).await?;
+        Ok(keys.split("\"key\":\"").skip(1).filter_map(first_text).map(str::to_owned).collect())
+    }
+
+    /// The oldest keys that begin with `prefix`, as the gateway shows them; 0 means all.
+    async fn oldest(&self, prefix: &str, limit: u32) -> Result<String, KitError> {
+        let mut end = prefix.as_bytes().to_vec();
+        end.extend_from_slice(&[0xFF; 4]);
+        let (key, end) = (base64(prefix.as_bytes()), base64(&end));
+        let order = r#""sort_order": "ASCEND", "sort_target": "CREATE""#;
+        let query = format!(r#"{{"key": "{key}", "range_end": "{end}", "limit": "{limit}", {order}}}"#);
+        self.post("/v3/kv/range", &query).await
+    }
+
     /// Servers of one cluster, not running yet.
     fn prepare(count: usize, options: &EtcdOptions) -> Result<Vec<Etcd>, KitError> {
         let ports = (0..count).map(|_| Ok((Port::claim()?, Port::claim()?)));
@@ -168,11 +251,7 @@ impl EtcdCluster {
     pub async fn leader(&self) -> Result<&Etcd, KitError> {
         eventually(SETTLE_MAX, async || {
             for node in &self.nodes {
-                let Ok(status) = node.post("/v3/maintenance/status", "{}").await else {
-                    continue;
-                };
-                let me = text_field(&status, "member_id");
-                if me.is_some() && me == text_field(&status, "leader") {
+                if node.leads().await.unwrap_or(false) {
                     return Ok(node);
                 }
             }
@@ -185,5 +264,36 @@ impl EtcdCluster {
 /// The value of `"name":"value"`. Enough for numbers, which the gateway writes as text.
 fn text_field<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = json.split_once(&format!("\"{name}\":\""))?;
-    rest.split_once('"').map(|it| it.0)
+    first_text(rest)
+}
+
+/// All up to the next quotation mark.
+fn first_text(json: &str) -> Option<&str> {
+    json.split_once('"').map(|it| it.0)
+}
+
+/// Keys and values as the gateway wants them.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let three = [0, 1, 2].map(|at| chunk.get(at).copied().unwrap_or(0));
+        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at)) as usize & 63];
+            text.push(if at <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_written_as_the_gateway_wants_them() {
+        let texts = ["", "f", "fo", "foo", "foob", "lockkeeper/locks/"].map(|it| base64(it.as_bytes()));
+        assert_eq!(texts, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "bG9ja2tlZXBlci9sb2Nrcy8="]);
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, ask, folder, give, retry_ports};
+use super::{Daemon, KitError, Port, Tls, ask, folder, give, retry_ports};
 use crate::process::Launch;
 
 const USER: &str = "mysql";
@@ -18,6 +18,7 @@ const SQL_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct MariaDbOptions {
     settings: Vec<String>,
+    tls: bool,
 }
 
 impl MariaDbOptions {
@@ -27,12 +28,20 @@ impl MariaDbOptions {
         self.settings.push(format!("--{name}={value}"));
         self
     }
+
+    /// Offer TLS with fresh certificates: [`MariaDb::tls`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
 }
 
 /// One MariaDB server. Stop, kill, pause and restart it by the methods of [`Daemon`].
 #[derive(Debug)]
 pub struct MariaDb {
     daemon: Daemon,
+    tls: Option<Tls>,
 }
 
 impl Deref for MariaDb {
@@ -69,6 +78,11 @@ impl MariaDb {
         format!("mysql://{NAME}@{}/{NAME}", self.address())
     }
 
+    /// The certificates, if the server was started with [`MariaDbOptions::tls`].
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// Run statements as root and return what they print, a line per row with tabs between columns.
     ///
     /// # Cancel safety
@@ -103,15 +117,21 @@ impl MariaDb {
                  GRANT ALL ON *.* TO {NAME}@'127.0.0.1';\n"
             ),
         )?;
+        let tls = options.tls.then(|| Tls::generate_for(folder.path(), USER, PACKAGE)).transpose()?;
+        let files = tls.iter().flat_map(|it| {
+            [("ca", &it.ca), ("cert", &it.server_cert), ("key", &it.server_key)]
+                .map(|(name, file)| format!("--ssl-{name}={}", file.display()))
+        });
         let launch = Launch::new("mariadbd", PACKAGE, folder.path())
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             // Relative to the data: the path of a socket must be short.
             .args(["--socket=socket", "--pid-file=pid", "--innodb-buffer-pool-size=64M"])
             .args([&data, &format!("--port={number}"), &format!("--init-file={}", first.display())])
+            .args(files)
             .args(&options.settings)
             // Started by root it would change its user itself, which clears the order to die with us.
             .user(USER);
         let daemon = Daemon::new(launch, folder, vec![port], move || ask::mysql(number));
-        Ok(MariaDb { daemon })
+        Ok(MariaDb { daemon, tls })
     }
 }

@@ -46,6 +46,7 @@ pub const DEBIAN_PACKAGES: &[&str] = &[
     "etcd-server",
     "zookeeper",
     "libslf4j-java",
+    "libnetty-java",
     "default-jre-headless",
 ];
 

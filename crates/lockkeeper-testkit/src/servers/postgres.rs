@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::{Daemon, KitError, Port, ask, folder, give, percent, retry_ports};
+use super::{Daemon, KitError, Port, Tls, ask, folder, give, percent, retry_ports};
 use crate::process::{Launch, eventually, find, missing};
 
 pub(super) const USER: &str = "postgres";
@@ -23,6 +23,7 @@ const FOLLOW_MAX: Duration = Duration::from_secs(30);
 pub struct PostgresOptions {
     settings: Vec<String>,
     password: Option<String>,
+    tls: bool,
 }
 
 impl fmt::Debug for PostgresOptions {
@@ -30,6 +31,7 @@ impl fmt::Debug for PostgresOptions {
         f.debug_struct("PostgresOptions")
             .field("settings", &self.settings)
             .field("password", &self.password.is_some())
+            .field("tls", &self.tls)
             .finish()
     }
 }
@@ -48,6 +50,13 @@ impl PostgresOptions {
         self.password = Some(password.to_owned());
         self
     }
+
+    /// Offer TLS with fresh certificates: [`Postgres::tls`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
 }
 
 /// One PostgreSQL server. Stop, kill, pause and restart it by the methods of [`Daemon`].
@@ -55,6 +64,7 @@ impl PostgresOptions {
 pub struct Postgres {
     daemon: Daemon,
     options: PostgresOptions,
+    tls: Option<Tls>,
 }
 
 impl Deref for Postgres {
@@ -165,6 +175,27 @@ impl Postgres {
         format!("postgres://postgres{password}@{}/postgres", self.address())
     }
 
+    /// The certificates, if the server was started with [`PostgresOptions::tls`].
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// Let no file of the server grow beyond this many bytes, as on a full disk; `None` gives the space back.
+    /// Sessions inherit the limit when they begin. A segment of the log has 16 MiB and must not hit it.
+    ///
+    /// # Cancel safety
+    /// If dropped the limit may or may not be set.
+    ///
+    /// # Errors
+    /// If the server does not run or `prlimit` is not installed.
+    pub async fn limit_files(&self, bytes: Option<u64>) -> Result<(), KitError> {
+        let pid = self.pid().ok_or_else(|| KitError::new("the server does not run"))?;
+        let bytes = bytes.map_or_else(|| "unlimited".to_owned(), |it| it.to_string());
+        // As the server's own user: that needs no rights at all, not even root's. Only the soft limit.
+        let limit = Launch::new("prlimit", "util-linux", self.folder()).user(USER);
+        limit.args([format!("--pid={pid}"), format!("--fsize={bytes}:")]).run(SQL_MAX).await
+    }
+
     /// Run statements as superuser and return what they print, a line per row with `|` between columns.
     ///
     /// # Cancel safety
@@ -211,11 +242,17 @@ impl Postgres {
             // SIGTERM would wait for clients to leave.
             .stop_signal(Signal::INT)
             .end_signal(Signal::QUIT);
+        let tls = options.tls.then(|| Tls::generate_for(folder.path(), USER, PACKAGE)).transpose()?;
+        if let Some(tls) = &tls {
+            let (cert, key) = (tls.server_cert.display(), tls.server_key.display());
+            launch = launch.args(["-c", "ssl=on", "-c", &format!("ssl_cert_file={cert}")]);
+            launch = launch.args(["-c", &format!("ssl_key_file={key}")]);
+        }
         for setting in &options.settings {
             launch = launch.args(["-c", setting]);
         }
         let daemon = Daemon::new(launch, folder, vec![port], move || ask::postgres(number, "postgres"));
-        Ok(Postgres { daemon, options: options.clone() })
+        Ok(Postgres { daemon, options: options.clone(), tls })
     }
 }
 

@@ -1,10 +1,12 @@
 //! Certificates for one throw-away server: an authority of its own, a server's and a client's certificate.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
+use super::give;
 use crate::process::KitError;
 
 /// Paths of PEM files. The server's certificate is valid for `localhost` and `127.0.0.1`.
@@ -36,6 +38,16 @@ impl Tls {
             client_key: folder.join("client.key"),
         };
         tls.write().map_err(|error| KitError::new(format!("could not make certificates: {error}")))?;
+        Ok(tls)
+    }
+
+    /// The same for a server that runs as another user and wants its key to be its own.
+    pub(super) fn generate_for(folder: &Path, user: &str, package: &str) -> Result<Self, KitError> {
+        let tls = Tls::generate(folder)?;
+        fs::set_permissions(&tls.server_key, fs::Permissions::from_mode(0o600))?;
+        for file in [&tls.ca, &tls.server_cert, &tls.server_key] {
+            give(file, user, package)?;
+        }
         Ok(tls)
     }
 

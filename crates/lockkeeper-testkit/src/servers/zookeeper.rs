@@ -5,13 +5,19 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, ask, folder, retry_ports, start_all, within};
+use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports, start_all, within};
 use crate::process::{Launch, eventually, missing};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-const JARS: [(&str, &str); 2] =
-    [("/usr/share/java/zookeeper.jar", "zookeeper"), ("/usr/share/java/slf4j-simple.jar", "libslf4j-java")];
+const JARS: [(&str, &str); 5] = [
+    ("/usr/share/java/zookeeper.jar", "zookeeper"),
+    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
+    // For TLS; what the first names itself is not enough.
+    ("/usr/share/java/netty-codec.jar", "libnetty-java"),
+    ("/usr/share/java/netty-resolver.jar", "libnetty-java"),
+    ("/usr/share/java/netty-transport-native-unix-common.jar", "libnetty-java"),
+];
 
 /// How a ZooKeeper server is set up. Sessions may be as short as 200 ms.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +32,22 @@ impl ZooKeeperOptions {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("{name}={value}"));
         self
+    }
+
+    /// Serve TLS on a second port, to clients with a certificate of the same authority.
+    ///
+    /// # Errors
+    /// If certificate and key cannot be put into one file beside them, which the server wants.
+    pub fn secure(self, port: &Port, tls: &Tls) -> Result<Self, KitError> {
+        let both = tls.server_key.with_extension("both.pem");
+        fs::write(&both, fs::read_to_string(&tls.server_key)? + &fs::read_to_string(&tls.server_cert)?)?;
+        let secure = self
+            .set("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory")
+            .set("secureClientPort", &port.number().to_string())
+            .set("secureClientPortAddress", "127.0.0.1")
+            .set("ssl.keyStore.location", &both.display().to_string())
+            .set("ssl.trustStore.location", &tls.ca.display().to_string());
+        Ok(secure)
     }
 
     /// Add a flag for the Java machine, such as `-Dznode.container.checkIntervalMs=500`.
@@ -92,6 +114,69 @@ impl ZooKeeper {
     /// If the server does not answer within ten seconds.
     pub async fn word(&self, word: &str) -> Result<String, KitError> {
         within(ASK_MAX, ask::zookeeper(self.port(), word)).await
+    }
+
+    /// Whether it says of itself that it leads.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer within ten seconds.
+    pub async fn leads(&self) -> Result<bool, KitError> {
+        Ok(self.word("srvr").await?.contains("Mode: leader"))
+    }
+
+    /// One figure of `mntr`, such as `zk_packets_received`. The question is a packet of its own.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer, or knows no such figure.
+    pub async fn figure(&self, name: &str) -> Result<u64, KitError> {
+        let figures = self.word("mntr").await?;
+        let figure = figures.lines().filter_map(|it| it.split_once('\t')).find(|it| it.0 == name);
+        let figure = figure.and_then(|it| it.1.parse().ok());
+        figure.ok_or_else(|| KitError::new(format!("`mntr` shows no number {name}")))
+    }
+
+    /// As an administrator would: end every session that has an ephemeral node whose path begins with `path`.
+    ///
+    /// # Cancel safety
+    /// If dropped, some sessions may have ended.
+    ///
+    /// # Errors
+    /// If there is none, or the server does not let it be ended.
+    pub async fn end_sessions(&self, path: &str) -> Result<(), KitError> {
+        let ids = self.sessions(path).await?;
+        if ids.is_empty() {
+            return Err(KitError::new(format!("no session has a node below {path}")));
+        }
+        // The true client comes back at once, and may take its session from us before we have closed it.
+        let ended = eventually(SETTLE_MAX, async || {
+            let alive = self.sessions(path).await?;
+            let alive: Vec<&i64> = alive.iter().filter(|it| ids.contains(it)).collect();
+            for id in &alive {
+                within(ASK_MAX, ask::end_zookeeper_session(self.port(), **id)).await?;
+            }
+            if alive.is_empty() { Ok(()) } else { Err(KitError::new("the session is still alive")) }
+        });
+        ended.await
+    }
+
+    /// The sessions that have an ephemeral node whose path begins with `path`.
+    async fn sessions(&self, path: &str) -> Result<Vec<i64>, KitError> {
+        let dump = self.word("dump").await?;
+        let (mut id, mut ids) = (None, Vec::new());
+        for line in dump.lines() {
+            if let Some(text) = line.strip_prefix("0x").and_then(|it| it.strip_suffix(':')) {
+                id = u64::from_str_radix(text, 16).ok().map(u64::cast_signed);
+            } else if line.trim_start().starts_with(path) {
+                ids.extend(id.take());
+            }
+        }
+        Ok(ids)
     }
 
     /// `peers` is the number of this server and the lines that describe all.
@@ -196,7 +281,7 @@ impl ZooKeeperEnsemble {
     pub async fn leader(&self) -> Result<&ZooKeeper, KitError> {
         eventually(SETTLE_MAX, async || {
             for node in &self.nodes {
-                if node.word("srvr").await.is_ok_and(|it| it.contains("Mode: leader")) {
+                if node.leads().await.unwrap_or(false) {
                     return Ok(node);
                 }
             }

@@ -1,120 +1,101 @@
-//! What the tests share: ensembles behind proxies, so that a process can be cut off from its store.
+//! The servers of the tests, as the shared cases want them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Locker};
-use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::servers::{
-    Daemon, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions as ServerOptions,
-};
-use lockkeeper_testkit::suite::Harness;
-use lockkeeper_zookeeper::{ZooKeeper, ZooKeeperPlace};
+use lockkeeper_testkit::process::KitError;
+use lockkeeper_testkit::quorum::Quorum;
+use lockkeeper_testkit::servers::{Daemon, ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_zookeeper::ZooKeeper;
+use zookeeper_client::Client;
 
-/// The servers of a case.
-pub(crate) enum Servers {
+/// One server or three, which tick every 100 ms.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    deployment: Deployment,
+    /// How often the server was asked for a figure: each question is a packet that it counts.
+    asked: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Deployment {
     One(Box<Server>),
-    Three(ZooKeeperEnsemble),
+    Three(lockkeeper_testkit::servers::ZooKeeperEnsemble),
 }
 
 impl Servers {
-    pub(crate) async fn one() -> Self {
-        Servers::One(Box::new(Server::start(ServerOptions::default()).await.unwrap()))
+    pub(crate) fn first(&self) -> &Server {
+        &self.all()[0]
     }
 
-    pub(crate) async fn three() -> Self {
-        Servers::Three(Server::ensemble().await.unwrap())
-    }
-
-    pub(crate) fn ports(&self) -> Vec<u16> {
-        match self {
-            Servers::One(it) => vec![it.port()],
-            Servers::Three(it) => it.nodes().iter().map(|it| Daemon::port(it)).collect(),
+    fn all(&self) -> &[Server] {
+        match &self.deployment {
+            Deployment::One(it) => std::slice::from_ref(it),
+            Deployment::Three(it) => it.nodes(),
         }
     }
-}
 
-/// A store; every backend that connects has proxies of its own.
-pub(crate) struct Behind {
-    pub(crate) servers: Servers,
-    session: Duration,
-    /// The proxies of each backend, in the order of connecting.
-    proxies: Mutex<Vec<(ZooKeeper, Arc<Vec<Proxy>>)>>,
-}
-
-impl Behind {
-    pub(crate) fn new(servers: Servers, session: Duration) -> Self {
-        Behind { servers, session, proxies: Mutex::default() }
+    async fn figure(&self, name: &str) -> (u64, u64) {
+        let figure = self.first().figure(name).await.unwrap();
+        (figure, self.asked.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A backend and the proxies between it and the servers.
-    pub(crate) async fn join(&self) -> (ZooKeeper, Arc<Vec<Proxy>>) {
-        let mut proxies = Vec::new();
-        for port in self.servers.ports() {
-            proxies.push(Proxy::start(port).await.unwrap());
-        }
-        let hosts: Vec<String> = proxies.iter().map(Proxy::address).collect();
-        // The servers of the test kit tick every 100 ms.
-        let url =
-            format!("zookeeper://{}?session={}ms&tick=100ms", hosts.join(","), self.session.as_millis());
-        let backend = ZooKeeper::connect(&url).await.unwrap();
-        (backend, Arc::new(proxies))
+    /// An administrator's connection.
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(&self.first().address()).await.unwrap()
     }
 }
 
-impl Harness for Behind {
+impl Quorum for Servers {
     type Backend = ZooKeeper;
 
-    async fn connect(&self) -> ZooKeeper {
-        let (backend, proxies) = self.join().await;
-        self.proxies.lock().unwrap().push((backend.clone(), proxies));
-        backend
+    // A look and a write go out together: one trip, but two requests.
+    const HAND_OFF_IN_A_LONG_LINE: u64 = 3;
+
+    async fn start(nodes: usize) -> Self {
+        let deployment = if nodes == 1 {
+            Deployment::One(Box::new(Server::start(ZooKeeperOptions::default()).await.unwrap()))
+        } else {
+            Deployment::Three(Server::ensemble().await.unwrap())
+        };
+        Servers { deployment, asked: AtomicU64::new(0) }
     }
 
-    async fn crash(&self, backend: ZooKeeper, places: Vec<ZooKeeperPlace>) {
-        let url = format!("{backend:?}");
-        let proxies = self.proxies.lock().unwrap();
-        let (_, proxies) = proxies.iter().find(|it| format!("{:?}", it.0) == url).unwrap();
-        // The pulse goes on, and nothing of it arrives any more.
-        proxies.iter().for_each(|it| it.set_both(Rule::Drop));
-        std::mem::forget((backend, places));
+    fn nodes(&self) -> Vec<&Daemon> {
+        self.all().iter().map(|it| &**it).collect()
     }
 
-    fn inspect<'b>(&self, backend: &'b ZooKeeper) -> Option<&'b dyn DynInspect> {
-        Some(backend)
+    async fn leads(&self, node: usize) -> Result<bool, KitError> {
+        self.all()[node].leads().await
     }
 
-    fn ttl(&self) -> Duration {
-        self.session
+    fn url(hosts: &[String], ttl: Duration) -> String {
+        format!("zookeeper://{}?session={}ms&tick=100ms", hosts.join(","), ttl.as_millis())
     }
-}
 
-/// How long anything may take before it is called a hang.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-
-/// A locker that bears outages for as long as a test does.
-pub(crate) fn locker(backend: &ZooKeeper, ttl: Duration) -> Locker {
-    Locker::builder(backend.clone()).ttl(ttl).outage_max(PATIENCE).wait_at_most(PATIENCE).build()
-}
-
-/// The answer, unless it takes so long that it must be called a hang.
-pub(crate) async fn soon<T>(what: &str, answer: impl Future<Output = T>) -> T {
-    tokio::select! {
-        answer = answer => answer,
-        () = Clock::boot().sleep(PATIENCE) => panic!("{what} did not happen within {PATIENCE:?}"),
+    async fn connect(url: &str) -> ZooKeeper {
+        ZooKeeper::connect(url).await.unwrap()
     }
-}
 
-/// A patient claim to a mutex.
-pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
-    Claim {
-        key: Key::new(name).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl,
-        weight: 1,
-        capacity: 1,
-        patient: true,
-        label: Arc::new(Label::of_this_process()),
+    async fn end_sessions(&self, key: &str) -> Result<(), KitError> {
+        self.first().end_sessions(&format!("/lockkeeper/{key}/")).await
+    }
+
+    async fn delete_first(&self, key: &str) -> Result<(), KitError> {
+        let (client, folder) = (self.client().await, format!("/lockkeeper/{key}"));
+        let names = client.list_children(&folder).await.unwrap();
+        let first = names.iter().min_by_key(|it| it.rsplit('-').next().map(str::to_owned));
+        let first = first.ok_or_else(|| KitError::new("nobody is in line"))?;
+        client.delete(&format!("{folder}/{first}"), None).await.map_err(|it| KitError::new(it.to_string()))
+    }
+
+    async fn requests(&self) -> u64 {
+        let (packets, questions) = self.figure("zk_packets_received").await;
+        packets - questions
+    }
+
+    async fn events(&self) -> u64 {
+        // Lines are watched as well, for those who hold, but nobody has renewed yet.
+        self.figure("zk_sum_node_deleted_watch_count").await.0
     }
 }

@@ -8,7 +8,7 @@ use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
-use crate::common::{PATIENCE, locker};
+use lockkeeper_testkit::quorum::{PATIENCE, locker};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -87,4 +87,40 @@ async fn the_nodes_of_a_user_belong_to_it_alone() {
     assert!(!error.is_transient(), "{error}");
     guard.check().unwrap();
     guard.release().await.unwrap();
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_server_with_tls_is_trusted_by_its_authority_alone() {
+    use lockkeeper_testkit::servers::{Port, Tls};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (tls, port) = (Tls::generate(folder.path()).unwrap(), Port::claim().unwrap());
+    let options = ZooKeeperOptions::default().secure(&port, &tls).unwrap();
+    let _server = Server::start(options).await.unwrap();
+    let text = |it: &std::path::Path| it.to_str().unwrap().to_owned();
+    let url = |host: &str, ca: &std::path::Path| {
+        let files = format!("ca={}&cert={}&key={}", text(ca), text(&tls.client_cert), text(&tls.client_key));
+        format!("zookeepers://{host}:{}?session=2s&tick=100ms&{files}", port.number())
+    };
+    for host in ["127.0.0.1", "localhost"] {
+        let backend = ZooKeeper::connect(&url(host, &tls.ca)).await.unwrap();
+        let locker = locker(&backend, Duration::from_secs(2));
+        locker.lock("job").await.unwrap().release().await.unwrap();
+        assert!(backend.doctor().await.unwrap().iter().any(|it| it.what.contains("over TLS")));
+    }
+    // A stranger's authority; a name that is not in the certificate; no certificate of our own.
+    let other = tempfile::tempdir().unwrap();
+    let other = Tls::generate(other.path()).unwrap();
+    assert!(ZooKeeper::connect(&url("127.0.0.1", &other.ca)).await.is_err(), "we do not know the server");
+    assert!(ZooKeeper::connect(&url("127.0.0.2", &tls.ca)).await.is_err(), "this is not its name");
+    let without = format!("zookeepers://127.0.0.1:{}?session=2s&ca={}", port.number(), text(&tls.ca));
+    assert!(ZooKeeper::connect(&without).await.is_err(), "the server does not know us");
+    let odd = format!("zookeepers://a..b?ca={}", text(&tls.ca));
+    assert!(
+        ZooKeeper::connect(&odd).await.unwrap_err().to_string().contains("a..b"),
+        "it is told, not panicked about"
+    );
+    let error = ZooKeeper::connect("zookeepers://127.0.0.1?ca=/nonexistent").await.unwrap_err();
+    assert!(error.to_string().contains("/nonexistent"), "{error}");
 }

@@ -34,6 +34,31 @@ pub const FILE: &str = "lockkeeper.toml";
 pub const FILE_VARIABLE: &str = "LOCKKEEPER_CONFIG";
 
 /// All settings of a process. `Debug` and `Display` show no secret.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::Config;
+///
+/// let text = r#"
+///     system = "shop"
+///     url = "memory:"
+///     ttl = "5s"
+/// "#;
+/// let config = Config::from_toml(text, "lockkeeper.toml")?;
+/// assert_eq!(config.system(), Some("shop"));
+/// assert_eq!(config.ttl(), Some(Duration::from_secs(5)));
+/// assert_eq!(config.wait(), None); // as the locker has it
+///
+/// let locker = config.connect().await?;
+/// locker.lock("orders/42").await?.release().await?;
+///
+/// let error = Config::from_toml("tll = \"5s\"", "lockkeeper.toml").unwrap_err();
+/// assert!(error.to_string().contains("ttl")); // what you may have meant
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Config {
     file: Option<PathBuf>,
@@ -63,6 +88,14 @@ enum Url {
 impl Config {
     /// Read what this process finds: the file that `LOCKKEEPER_CONFIG` names, or `lockkeeper.toml` in the current
     /// folder if there is one, and then the variables.
+    ///
+    /// ```no_run
+    /// # fn main() -> lockkeeper::Result<()> {
+    /// let config = lockkeeper::Config::load()?;
+    /// println!("{config}"); // no secrets
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] says what is wrong and where.
@@ -140,6 +173,15 @@ impl Config {
 
     /// The store's URL with its secrets and all options. Not for the eyes of people.
     ///
+    /// ```
+    /// # fn main() -> lockkeeper::Result<()> {
+    /// # use lockkeeper::Config;
+    /// let text = "url = \"redis://db-1/0\"\n[store]\ntimeout = \"500ms\"";
+    /// assert_eq!(Config::from_toml(text, "lockkeeper.toml")?.url()?, "redis://db-1/0?timeout=500ms");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] if no store is named, or if a variable or file of a secret is not there.
     pub fn url(&self) -> Result<String> {
@@ -160,6 +202,16 @@ impl Config {
     }
 
     /// The same locker with these settings.
+    ///
+    /// ```
+    /// # fn main() -> lockkeeper::Result<()> {
+    /// # use lockkeeper::{Config, Locker};
+    /// # use lockkeeper::spi::Memory;
+    /// let config = Config::from_toml("ttl = \"5s\"", "lockkeeper.toml")?;
+    /// let locker = config.apply(Locker::builder(Memory::default())).build();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn apply(&self, mut locker: LockerBuilder) -> LockerBuilder {
         if let Some(it) = self.ttl {
             locker = locker.ttl(it);
@@ -247,6 +299,15 @@ impl fmt::Debug for Config {
 
 /// Read the configuration, open its store and make it the process-wide locker. Once, where the program begins.
 ///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// lockkeeper::init().await?; // once, where the program begins
+/// let guard = lockkeeper::default_locker()?.lock("shop:nightly").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// Safe to drop; nothing is set then.
 ///
@@ -257,6 +318,17 @@ pub async fn init() -> Result<&'static Locker> {
 }
 
 /// [`init`] with a configuration of your own.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// # use lockkeeper::Config;
+/// let config = Config::from_toml("system = \"shop\"\nurl = \"memory:\"", "here")?;
+/// let locker = lockkeeper::init_with(&config).await?;
+/// assert!(locker.try_lock("shop:nightly").await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 /// As for [`init`].

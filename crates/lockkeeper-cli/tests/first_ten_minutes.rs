@@ -1,0 +1,190 @@
+//! The tutorial `docs/guides/first-ten-minutes.md`, done as it is written.
+//!
+//! Every command, program and file comes from the page. Two things differ: the folder is not `/tmp/first`, and the
+//! command is not installed but the one that was just built.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{code, finish, until};
+use tempfile::TempDir;
+
+const PAGE: &str = include_str!("../../../docs/guides/first-ten-minutes.md");
+/// A first build of the tutorial's program on a busy machine.
+const BUILD_HANG: Duration = Duration::from_mins(20);
+
+/// The blocks of the page in one language, in order.
+fn blocks(language: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    // Between two fences is prose or code, in turns.
+    for block in PAGE.split("```").skip(1).step_by(2) {
+        if let Some((first, text)) = block.split_once('\n')
+            && first == language
+        {
+            found.push(text.to_owned());
+        }
+    }
+    found
+}
+
+/// What the page says to type, in order.
+fn commands() -> Vec<String> {
+    let typed = |block: String| {
+        block.lines().filter_map(|it| it.strip_prefix("$ ").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    blocks("console").into_iter().flat_map(typed).collect()
+}
+
+/// Somebody who follows the page.
+struct Reader {
+    folder: TempDir,
+    clone: PathBuf,
+    exports: String,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let clone = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf();
+        Reader { folder: TempDir::new().unwrap(), clone, exports: String::new() }
+    }
+
+    /// A text of the page with this reader's folders.
+    fn here(&self, text: &str) -> String {
+        let folder = self.folder.path().to_str().unwrap();
+        text.replace("/tmp/first", folder).replace("CLONE", self.clone.to_str().unwrap())
+    }
+
+    /// What `cargo install` would do, without building everything once more.
+    fn install(&self) {
+        let bin = self.folder.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        symlink(env!("CARGO_BIN_EXE_lockkeeper"), bin.join("lockkeeper")).unwrap();
+    }
+
+    /// Begin a command in a shell of its own.
+    fn start(&self, folder: &str, command: &str) -> Child {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        Command::new("sh")
+            .args(["-c", &format!("{}{}", self.exports, self.here(command))])
+            .current_dir(self.folder.path().join(folder))
+            .env_remove("LOCKKEEPER_CONFIG")
+            // Built as this workspace is, so that most of it is there already.
+            .env("CARGO_TARGET_DIR", target)
+            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn run(&self, folder: &str, command: &str) -> Output {
+        finish(self.start(folder, command))
+    }
+
+    /// Run a command that must succeed; what it printed.
+    fn done(&self, folder: &str, command: &str) -> String {
+        let output = self.run(folder, command);
+        assert_eq!(code(&output), 0, "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// As [`Reader::done`], for what compiles a lot.
+    fn built(&self, folder: &str, command: &str) {
+        let child = self.start(folder, command);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+        let output = receiver.recv_timeout(BUILD_HANG).unwrap();
+        assert_eq!(code(&output), 0, "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_first_ten_minutes_are_as_written() {
+    let commands = commands();
+    let [install, path, url, hold, ls, attempt, status, cd, demo, new, cd_shop, add, add_tokio, run] =
+        &commands.iter().map(String::as_str).collect::<Vec<_>>()[..]
+    else {
+        panic!("the page has other commands than this test: {commands:#?}")
+    };
+    let mut reader = Reader::new();
+    assert_eq!(*install, "cargo install --path crates/lockkeeper-cli --root /tmp/first --locked");
+    reader.install();
+    reader.exports = reader.here(&format!("{path}\n{url}\n"));
+
+    the_command(&reader, hold, ls, attempt, status);
+    assert_eq!([*cd, *demo, *cd_shop], ["cd /tmp/first", "lockkeeper demo flash-sale", "cd /tmp/first/shop"]);
+    let table = reader.done("", &format!("{demo} --buyers 40 --stock 10"));
+    assert!(["no-lock", "one-statement", "lockkeeper"].iter().all(|it| table.contains(it)), "{table}");
+    assert!(reader.folder.path().join("flash-sale.svg").exists());
+
+    reader.done("", new);
+    fs::copy(reader.clone.join("Cargo.lock"), reader.folder.path().join("shop/Cargo.lock")).unwrap();
+    reader.done("shop", add);
+    reader.done("shop", add_tokio);
+    the_program(&reader, run, ls);
+}
+
+fn the_command(reader: &Reader, hold: &str, ls: &str, attempt: &str, status: &str) {
+    let mut first = reader.start("", &format!("exec {hold}"));
+    until("the first has it", || reader.done("", ls).contains("nightly-report"));
+    let table = reader.done("", ls);
+    let heading = table.lines().next().unwrap();
+    let shown = PAGE.split(&format!("$ {ls}\n")).nth(1).unwrap().lines().next().unwrap();
+    assert!(heading.split_whitespace().eq(shown.split_whitespace()), "{heading}");
+    let second = reader.run("", &format!("{attempt}\n{status}"));
+    let told = format!(
+        "$ {attempt}\n{}$ {status}\n{}",
+        String::from_utf8(second.stderr).unwrap(),
+        String::from_utf8(second.stdout).unwrap()
+    );
+    assert!(anybodys(PAGE).contains(&anybodys(&told)), "the page shows something else than:\n{told}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(reader.done("", &attempt.replace("--try ", "")), "it is mine\n");
+}
+
+/// The same text without who holds the lock, and for how long.
+fn anybodys(text: &str) -> String {
+    let Some((before, rest)) = text.split_once("hint: held by ") else { return text.to_owned() };
+    let (_, after) = rest.split_once("; ").unwrap();
+    format!("{before}hint: held by …; {after}")
+}
+
+fn the_program(reader: &Reader, run: &str, ls: &str) {
+    let shop = reader.folder.path().join("shop");
+    let ([program], [file]) = (&blocks("rust")[..], &blocks("toml")[..]) else {
+        panic!("the page has one program and one file")
+    };
+    fs::write(shop.join("src/main.rs"), program).unwrap();
+    let file = reader.here(file);
+    fs::write(shop.join("lockkeeper.toml"), &file).unwrap();
+    reader.built("shop", "cargo build");
+
+    let both = [reader.start("shop", run), reader.start("shop", run)];
+    until("the lock is listed", || reader.done("", ls).contains("shop:product:42"));
+    let mut fences: Vec<Vec<u64>> = Vec::new();
+    for output in both.map(finish) {
+        assert_eq!(code(&output), 0, "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        fences.push(text.lines().map(|it| it.rsplit(' ').next().unwrap().parse().unwrap()).collect());
+    }
+    assert!(fences.iter().all(|it| it.len() == 5 && it.is_sorted()), "{fences:?}");
+    let mut all = fences.concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 10, "no two guards have the same fence: {fences:?}");
+
+    fs::write(shop.join("lockkeeper.toml"), file.replace("ttl", "tll")).unwrap();
+    let misspelt = reader.run("shop", run);
+    assert_ne!(code(&misspelt), 0);
+    assert!(String::from_utf8_lossy(&misspelt.stderr).contains("ttl"), "{misspelt:?}");
+}
