@@ -121,6 +121,17 @@ fn tables(file: &rusqlite::Connection) -> Vec<String> {
 }
 
 #[test]
+fn nobody_stands_in_line_after_the_sale() {
+    let store = Store::new();
+    let args = ["--buyers", "300", "--stock", "20", "--strategy", "two-tier", "--strategy", "lockkeeper"];
+    let end = output(sale(&store, &args).env("LOCKKEEPER_URL", store.url()));
+    assert_eq!(reports(&end).len(), 2);
+    let listed = store.output(["ls", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["locks"].as_array().map(Vec::len), Some(0), "{listed}");
+}
+
+#[test]
 fn a_sale_that_is_called_off_leaves_nothing_behind() {
     let store = Store::new();
     let file = store.path("shop.db");

@@ -113,6 +113,7 @@ async fn serve(task: Task) -> Result<(), Trouble> {
             tell(&Said::Progress { sold, done })?;
         }
     }
+    shop.seller.close().await?;
     account.last_sale_ns = shop.last_sale.load(Ordering::Relaxed);
     account.lock_trips = shop.seller.trips.get();
     account.book_trips = shop.seller.books.statements();

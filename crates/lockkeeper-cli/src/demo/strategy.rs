@@ -37,6 +37,8 @@ pub(crate) enum Strategy {
 
 /// How long a buyer waits for a lock.
 const PATIENCE: Duration = Duration::from_mins(10);
+/// How long the store may take to confirm the end.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// How often a buyer tries again when somebody else was faster, and after which pauses.
 const RETRY: Retry =
     Retry { attempts_max: 50, pause_first: Duration::from_millis(1), pause_max: Duration::from_millis(100) };
@@ -151,6 +153,14 @@ impl Seller {
             self.sold_out.send_if_modified(|it| !std::mem::replace(it, true));
         }
         Ok(answer)
+    }
+
+    /// Give back everything before the process ends, or the next one waits for a dead one's ttl.
+    pub(crate) async fn close(&self) -> Result<(), Trouble> {
+        match &self.way {
+            Way::TwoTier(_, locker, _) | Way::Lockkeeper(locker, _) => Ok(locker.shutdown(CLOSE_MAX).await?),
+            Way::Database(_) | Way::Plain(_) => Ok(()),
+        }
     }
 
     fn is_over(&self) -> bool {
