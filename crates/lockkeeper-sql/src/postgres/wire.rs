@@ -21,6 +21,7 @@ mod plain {
             refuse(tls).map(|()| Wire)
         }
 
+        #[expect(clippy::unused_self, reason = "with the feature, the way is in there")]
         pub(crate) fn tls(&self) -> NoTls {
             NoTls
         }
