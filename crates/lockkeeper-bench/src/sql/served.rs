@@ -87,7 +87,9 @@ impl Service {
             ours: format!("{jain:.3}"),
             theirs: "1".to_owned(),
             ratio: jain,
-            bound: Bound::AtLeast(0.9),
+            // Usually 1. But whoever is told that nobody waits hands its lock on freely for a tenth of a second, which
+            // on a slow disk is more than all others have in a second.
+            bound: Bound::AtLeast(0.5),
             note: format!(
                 "guards per process: {}; the last had its first after {first:.0?}",
                 each.join(", ")
