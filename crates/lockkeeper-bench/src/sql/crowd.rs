@@ -128,7 +128,7 @@ pub(crate) fn compete(url: &str, statements: impl Fn() -> u32, per_guard: f64) -
             bound: Bound::AtMost(per_guard),
             note: String::new(),
         },
-        service.row("the same: how evenly the processes are served once all were (Jain index, 1 = even)"),
+        service.row("the same: processes that are served while all compete"),
     ])
 }
 

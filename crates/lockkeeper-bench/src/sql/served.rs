@@ -72,26 +72,24 @@ impl Service {
         self.0.iter().map(within).collect()
     }
 
-    /// How evenly: Jain's index over the guards of each process. Whoever had none makes it zero.
+    /// How many processes were served, and how evenly (Jain's index).
     pub(crate) fn row(&self, what: &'static str) -> Row {
         let counts = self.counts();
         let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|it| it * it).sum());
-        let everybody = counts.iter().all(|it| 0.0 < *it);
-        let processes = f64::from(u32::try_from(counts.len()).unwrap_or(u32::MAX));
-        let jain = if everybody { sum * sum / (processes * squares) } else { 0.0 };
+        let number = |it: usize| f64::from(u32::try_from(it).unwrap_or(u32::MAX));
+        let (served, all) = (counts.iter().filter(|it| 0.0 < **it).count(), counts.len());
+        let jain = if squares == 0.0 { 0.0 } else { sum * sum / (number(all) * squares) };
         let each: Vec<String> = counts.iter().map(|it| format!("{it:.0}")).collect();
         let begun = self.0.iter().filter_map(|it| it.first()).min().copied().unwrap_or(0);
         let first = Duration::from_nanos(self.all_served().saturating_sub(begun));
         Row {
             what,
-            ours: format!("{jain:.3}"),
-            theirs: "1".to_owned(),
-            ratio: jain,
-            // Usually 1. But whoever is told that nobody waits hands its lock on freely for a tenth of a second, which
-            // on a slow disk is more than all others have in a second.
-            bound: Bound::AtLeast(0.5),
+            ours: served.to_string(),
+            theirs: all.to_string(),
+            ratio: number(served) / number(all),
+            bound: Bound::AtLeast(1.0),
             note: format!(
-                "guards per process: {}; the last had its first after {first:.0?}",
+                "guards of each: {}, Jain index {jain:.3}; the last had its first after {first:.0?}",
                 each.join(", ")
             ),
         }
