@@ -51,7 +51,12 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let before = first.figure("zk_packets_received").await?;
     let times = hand_off::to_and_fro(processes).await?;
     let requests = first.figure("zk_packets_received").await? - before;
-    rows.push(hand_off::row(times, requests, 5.1, "make, list and watch in line; enter, give back"));
+    rows.push(hand_off::row(
+        times,
+        requests,
+        5.2,
+        "make, list and watch in line; enter, give back; heartbeats among them",
+    ));
     Ok(rows)
 }
 
