@@ -6,21 +6,61 @@ use crate::shell;
 
 const PAGE: &str = "docs/benchmarks.md";
 const PROGRAM: &str = "target/release/lockkeeper-bench";
+const HEADING: &str = "\n## ";
 
-/// Run the suites that are named, or all of them; only a whole run writes the page.
+/// Run the suites that are named, or all of them. Their sections of the page are written anew.
 pub(crate) fn run(suites: &[&str]) -> Result<(), String> {
     shell::step("build", "cargo", &["build", "--profile", "bench", "--package", "lockkeeper-bench"])?;
     let (tables, kept) = shell::output_even_if_failed(PROGRAM, suites)?;
     shell::say(&tables);
-    if !suites.is_empty() {
-        return kept;
-    }
+    let page = if suites.is_empty() { introduction() } else { fs::read_to_string(PAGE).map_err(of_page)? };
+    fs::write(PAGE, renewed(&page, &tables)).map_err(of_page)?;
+    kept
+}
+
+fn of_page(error: std::io::Error) -> String {
+    format!("{PAGE}: {error}")
+}
+
+fn introduction() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let text = format!(
+    format!(
         "# Benchmarks\n\nWritten by `cargo xtask bench`. Each row measures both sides in one run, in turns, on one \
          machine\n({cores} cores, everything on loopback or in one process). Only the ratios carry over to other \
-         machines.\n{tables}"
-    );
-    fs::write(PAGE, text).map_err(|it| format!("{PAGE}: {it}"))?;
-    kept
+         machines.\n"
+    )
+}
+
+/// The page with the sections of `tables` in the place of those with the same heading, or at its end.
+fn renewed(page: &str, tables: &str) -> String {
+    let sections = |text: &str| -> Vec<String> {
+        let parts: Vec<&str> = text.split(HEADING).collect();
+        parts.iter().map(|it| it.trim_end().to_owned()).collect()
+    };
+    let heading = |section: &String| section.lines().next().map(str::to_owned);
+    let mut all = sections(page);
+    for new in sections(tables).into_iter().skip(1) {
+        match all.iter_mut().skip(1).find(|it| heading(it) == heading(&new)) {
+            Some(old) => *old = new,
+            None => all.push(new),
+        }
+    }
+    all.join(&format!("\n{HEADING}")) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::renewed;
+
+    #[test]
+    fn a_section_takes_the_place_of_the_one_with_its_heading() {
+        let page = "# All\n\nwords\n\n## One\n\nold 1\n\n## Two\n\nold 2\n";
+        let renewed = renewed(page, "\n## Two\n\nnew 2\n\n## Three\n\nnew 3\n");
+        assert_eq!(renewed, "# All\n\nwords\n\n## One\n\nold 1\n\n## Two\n\nnew 2\n\n## Three\n\nnew 3\n");
+    }
+
+    #[test]
+    fn a_page_that_holds_nothing_yet_gets_all_sections() {
+        assert_eq!(renewed("# All\n", "\n## One\n\nx\n"), "# All\n\n## One\n\nx\n");
+    }
 }

@@ -16,7 +16,7 @@ cargo xtask COMMAND
 
   test           install what is missing, then check format, lints, tidy rules and docs, and run every test
   test --quick   the same without servers to install and without release builds
-  bench [SUITE]  run the benchmarks; without a name all of them, and write docs/benchmarks.md
+  bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
   book           build the book of all guides into target/book, and check its links

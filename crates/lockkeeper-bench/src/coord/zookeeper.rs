@@ -54,8 +54,8 @@ pub(crate) async fn run(three: bool) -> Outcome {
     rows.push(hand_off::row(
         times,
         requests,
-        5.2,
-        "make, list and watch in line; enter, give back; heartbeats among them",
+        5.5,
+        "make, list and watch in line; enter, give back; another look if the one before left meanwhile; heartbeats among them",
     ));
     Ok(rows)
 }
