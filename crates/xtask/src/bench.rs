@@ -13,12 +13,16 @@ pub(crate) fn run(suites: &[&str]) -> Result<(), String> {
     shell::step("build", "cargo", &["build", "--profile", "bench", "--package", "lockkeeper-bench"])?;
     let (tables, kept) = shell::output_even_if_failed(PROGRAM, suites)?;
     shell::say(&tables);
-    let page = if suites.is_empty() { introduction() } else { fs::read_to_string(PAGE).map_err(of_page)? };
-    fs::write(PAGE, renewed(&page, &tables)).map_err(of_page)?;
+    let page = if suites.is_empty() {
+        introduction()
+    } else {
+        fs::read_to_string(PAGE).map_err(|it| of_page(&it))?
+    };
+    fs::write(PAGE, renewed(&page, &tables)).map_err(|it| of_page(&it))?;
     kept
 }
 
-fn of_page(error: std::io::Error) -> String {
+fn of_page(error: &std::io::Error) -> String {
     format!("{PAGE}: {error}")
 }
 
