@@ -31,7 +31,7 @@ fn introduction() -> String {
     format!(
         "# Benchmarks\n\nWritten by `cargo xtask bench`. Each row measures both sides in one run, in turns, on one \
          machine\n({cores} cores, everything on loopback or in one process). Only the ratios carry over to other \
-         machines.\n"
+         machines.\nA suite that runs alone renews its own section, so sections may come from different runs.\n"
     )
 }
 
