@@ -21,6 +21,7 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/bin/etcdctl"], "etcd-client"),
     (&["/usr/share/java/zookeeper.jar"], "zookeeper"),
     (&["/usr/share/java/slf4j-simple.jar"], "libslf4j-java"),
+    (&["/usr/share/java/netty-codec.jar"], "libnetty-java"),
     (&["/usr/bin/java"], "default-jre-headless"),
 ];
 
@@ -44,4 +45,21 @@ pub(crate) fn missing() -> Result<(), String> {
     apt(&["update"])
         .and_then(|()| apt(&[&["install", "--no-install-recommends"], missing.as_slice()].concat()))
         .map_err(|it| format!("{it}\nhint: install them yourself, as root: apt-get install {packages}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NEEDED;
+
+    /// Its source is read, because depending on the test kit would make this program wait for every client crate.
+    #[test]
+    fn every_package_of_the_test_kit_is_installed() {
+        let kit = include_str!("../../lockkeeper-testkit/src/servers/mod.rs");
+        let list = kit.split_once("DEBIAN_PACKAGES: &[&str] = &[").and_then(|it| it.1.split_once("];"));
+        let named: Vec<&str> = list.map_or("", |it| it.0).split('"').skip(1).step_by(2).collect();
+        assert!(named.contains(&"redis-server"), "the list was found: {named:?}");
+        for package in named {
+            assert!(NEEDED.iter().any(|it| it.1 == package), "{package} is not installed");
+        }
+    }
 }
