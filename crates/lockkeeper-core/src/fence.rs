@@ -115,6 +115,28 @@ pub enum FencedError<E> {
     Database(E),
 }
 
+impl<E> FencedError<E> {
+    /// The fence as databases keep it, for authors of checkers.
+    ///
+    /// # Errors
+    /// [`FencedError::TooLarge`] if it has more bits than they keep.
+    pub fn number_of(fence: Fence) -> Result<i64, Self> {
+        i64::try_from(fence.get()).map_err(|_| FencedError::TooLarge { fence })
+    }
+
+    /// Whether ours is the newest, by what a checker saw after it had raised the resource's fence to ours.
+    ///
+    /// # Errors
+    /// [`FencedError::Stale`] if it saw a newer one.
+    pub fn unless_newest(resource: &Key, fence: Fence, seen: i64) -> Result<(), Self> {
+        let seen = Fence::from_u64(seen.unsigned_abs());
+        if fence < seen {
+            return Err(FencedError::Stale { resource: resource.clone(), fence, seen });
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,10 +7,4 @@
 //! A row that carries its own fence needs no checker: `UPDATE … SET …, fence = f WHERE id = ? AND fence <= f`
 //! changes no row if `f` is stale. But then its readers must raise it as well.
 
-use lockkeeper_core::Fence;
 pub use lockkeeper_core::FencedError;
-
-/// A fence as databases keep it.
-pub(crate) fn as_number<E>(fence: Fence) -> Result<i64, FencedError<E>> {
-    i64::try_from(fence.get()).map_err(|_| FencedError::TooLarge { fence })
-}

@@ -55,20 +55,12 @@ impl SqliteFences {
         resource: &Key,
         fence: Fence,
     ) -> Result<(), FencedError<rusqlite::Error>> {
-        let number = i64::try_from(fence.get()).map_err(|_| FencedError::TooLarge { fence })?;
+        let number = FencedError::number_of(fence)?;
         let mut seen = raise(transaction, resource, number);
         if seen.as_ref().is_err_and(|it| lacks_table(transaction, it)) {
             seen = self.create(transaction).and_then(|()| raise(transaction, resource, number));
         }
-        let seen = seen.map_err(FencedError::Database)?;
-        if number < seen {
-            return Err(FencedError::Stale {
-                resource: resource.clone(),
-                fence,
-                seen: Fence::from_u64(seen.unsigned_abs()),
-            });
-        }
-        Ok(())
+        FencedError::unless_newest(resource, fence, seen.map_err(FencedError::Database)?)
     }
 }
 

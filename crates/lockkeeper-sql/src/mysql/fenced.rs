@@ -5,7 +5,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Transaction};
 
 use super::place::{bytes, text};
-use crate::fenced::{FencedError, as_number};
+use crate::fenced::FencedError;
 use crate::name::hash;
 
 /// A table that remembers the newest fence of each resource. It lives in the database of the data it protects.
@@ -63,7 +63,7 @@ impl MysqlFences {
         resource: &Key,
         fence: Fence,
     ) -> Result<(), FencedError<mysql_async::Error>> {
-        let (number, lock) = (as_number(fence)?, bytes(&hash(resource)));
+        let (number, lock) = (FencedError::number_of(fence)?, bytes(&hash(resource)));
         // The row is locked by the first statement whether or not the fence is raised.
         let sql = format!(
             "INSERT INTO lockkeeper_fence VALUES ({lock}, {}, {number}) \
@@ -77,13 +77,7 @@ impl MysqlFences {
             let rows: Vec<i64> = results.collect().await.map_err(FencedError::Database)?;
             seen = rows.into_iter().next().or(seen);
         }
-        match seen {
-            Some(seen) if seen <= number => Ok(()),
-            seen => Err(FencedError::Stale {
-                resource: resource.clone(),
-                fence,
-                seen: Fence::from_u64(seen.unwrap_or(i64::MAX).unsigned_abs()),
-            }),
-        }
+        // No answer where there must be one is no leave to write.
+        FencedError::unless_newest(resource, fence, seen.unwrap_or(i64::MAX))
     }
 }

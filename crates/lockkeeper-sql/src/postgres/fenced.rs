@@ -4,7 +4,7 @@ use lockkeeper_core::{Error, Fence, Key};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
-use crate::fenced::{FencedError, as_number};
+use crate::fenced::FencedError;
 use crate::name::hash;
 use crate::options::is_plain_name;
 
@@ -85,7 +85,7 @@ impl PostgresFences {
         resource: &Key,
         fence: Fence,
     ) -> Result<(), FencedError<tokio_postgres::Error>> {
-        let (schema, number, lock) = (&self.schema, as_number(fence)?, hash(resource));
+        let (schema, number, lock) = (&self.schema, FencedError::number_of(fence)?, hash(resource));
         // The row is locked by this statement whether or not the fence is raised.
         let sql = format!(
             "INSERT INTO {schema}.lockkeeper_fence AS f VALUES ($1, $2, $3) \
@@ -95,13 +95,6 @@ impl PostgresFences {
             [(&lock.as_slice(), Type::BYTEA), (&resource.as_str(), Type::TEXT), (&number, Type::INT8)];
         let row = transaction.query_typed_one(&sql, &params).await.map_err(FencedError::Database)?;
         let seen: i64 = row.try_get(0).map_err(FencedError::Database)?;
-        if number < seen {
-            return Err(FencedError::Stale {
-                resource: resource.clone(),
-                fence,
-                seen: Fence::from_u64(seen.unsigned_abs()),
-            });
-        }
-        Ok(())
+        FencedError::unless_newest(resource, fence, seen)
     }
 }
