@@ -14,13 +14,13 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use crate::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
-use crate::claim::{Claim, ClaimId, Label, Load};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
-use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
 use crate::key::Key;
-use crate::node::{Node, RaiseCounter, Standing};
+use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
+use crate::spi::claim::{Claim, ClaimId, Label, Load};
+use crate::spi::inspect::{Finding, Inspect, LockInfo, Occupant};
+use crate::spi::node::{Node, RaiseCounter, Standing};
 
 const SHARDS: usize = 16;
 /// How many unused rows a shard keeps.

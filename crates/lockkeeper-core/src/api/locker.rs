@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
+use lockkeeper_fork::Origin;
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Profile};
-use crate::background::{Background, InRuntime, Spawn};
-use crate::claim::Label;
+use crate::api::request::{Attempt, LockRequest};
 use crate::clock::Clock;
-use crate::engine::{Engine, Settings};
+use crate::engine::background::{Background, InRuntime, Spawn};
+use crate::engine::leave;
+use crate::engine::queue::{Bounds, Queue};
+use crate::engine::schedule::Schedule;
+use crate::engine::shared::{Engine, Settings};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::observe::Observer;
-use crate::queue::{Bounds, Queue};
-use crate::request::{Attempt, LockRequest};
-use crate::rounds::Rounds;
+use crate::spi::backend::{Backend, DynBackend, Profile};
+use crate::spi::claim::Label;
 
 /// Takes locks in one store. Cheap to clone; make one per process and store, and share it.
 ///
@@ -125,20 +127,12 @@ impl Locker {
     /// # Errors
     /// [`Error::Unavailable`] if something was not confirmed in time. It is freed by its ttl.
     pub async fn shutdown(&self, bound: Duration) -> Result<()> {
-        self.0.close();
         let engine = &self.0;
-        let drained = async {
-            let mut drained = std::pin::pin!(engine.background.drained());
-            let mut timer = std::pin::pin!(engine.clock.sleep(bound));
-            std::future::poll_fn(|cx| {
-                if drained.as_mut().poll(cx).is_ready() {
-                    return std::task::Poll::Ready(true);
-                }
-                timer.as_mut().poll(cx).map(|()| false)
-            })
-            .await
-        };
-        if InRuntime::new(&engine.background, drained).await {
+        engine.check_process()?;
+        leave::close(engine);
+        let until = engine.clock.now().after(bound);
+        let drained = async { engine.clock.within(until, std::pin::pin!(engine.background.drained())).await };
+        if InRuntime::new(&engine.background, drained).await.is_some() {
             return Ok(());
         }
         let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
@@ -167,16 +161,14 @@ impl Locker {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct LockerBuilder {
-    backend: Box<dyn crate::backend::DynBackend>,
+    backend: Box<dyn DynBackend>,
     profile: Profile,
     settings: Settings,
     bounds: Bounds,
     clock: Clock,
     label: Label,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
     spawner: Option<Arc<dyn Spawn>>,
-    #[cfg(feature = "mutants")]
-    mutant: Option<crate::mutant::Mutant>,
 }
 
 impl LockerBuilder {
@@ -195,10 +187,8 @@ impl LockerBuilder {
             bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 32, handoff_span_max },
             clock: Clock::boot(),
             label: Label::of_this_process(),
-            observer: None,
+            observers: Vec::new(),
             spawner: None,
-            #[cfg(feature = "mutants")]
-            mutant: None,
         }
     }
 
@@ -255,7 +245,7 @@ impl LockerBuilder {
 
     /// Who wants to know what happens.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
+        self.observers.push(Arc::new(observer));
         self
     }
 
@@ -277,37 +267,24 @@ impl LockerBuilder {
         self
     }
 
-    /// Plant a mistake, to see whether tests notice.
-    #[cfg(feature = "mutants")]
-    pub fn mutant(mut self, mutant: crate::mutant::Mutant) -> Self {
-        self.mutant = Some(mutant);
-        self
-    }
-
     /// The locker.
     pub fn build(self) -> Locker {
-        let queue = Queue::new(self.bounds);
-        #[cfg(feature = "mutants")]
-        if self.mutant == Some(crate::mutant::Mutant::SameFenceOnHandOn) {
-            queue.same_fence.store(true, std::sync::atomic::Ordering::Relaxed);
-        }
         let is_private = self.backend.is_private_dyn();
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
             clock: self.clock,
             settings: self.settings,
-            queue,
-            rounds: Rounds::new(),
+            queue: Queue::new(self.bounds),
+            schedule: Schedule::new(),
             background: Background::new(self.spawner),
             is_private,
             private_counter: AtomicU64::new(0),
             label: Arc::new(self.label),
-            observer: self.observer,
+            observers: self.observers,
+            made_in: Origin::here(),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
-            #[cfg(feature = "mutants")]
-            mutant: self.mutant,
         }))
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::{Error, Result};
-use crate::kit;
+use crate::kit::caller;
 
 /// A task for the background.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -113,7 +113,7 @@ impl Background {
     /// is ours: the verb may move to our thread and outlive the runtime of its caller.
     pub(crate) fn with_runtime<T>(&self, poll: impl FnOnce() -> T) -> T {
         let Some(own) = self.own.get() else { return poll() };
-        kit::called_from(&own.handle, || {
+        caller::called_from(&own.handle, || {
             let _entered = own.handle.enter();
             poll()
         })
@@ -122,7 +122,7 @@ impl Background {
     /// Block this thread on a future. Nothing of it lives on a runtime whose worker we block: that might never
     /// move again.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let _blocked = kit::without_caller();
+        let _blocked = caller::without_caller();
         let _entered = self.own.get().map(|it| it.handle.enter());
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

@@ -20,29 +20,42 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::{self, DynPlace, Grant};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::fence::{Fence, HANDOFF_MAX};
 use crate::key::Key;
+use crate::spi::backend::{self, DynPlace, Grant};
 
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
     counter: u64,
-    /// How often it was handed on. Changed only by the queue, under its lock.
+    /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
+    /// read it without that lock: see `listened`.
     handoffs: AtomicU64,
+    /// Only ever moved forward, by the one renewal that is under way. Whoever reads it acts on this number alone, so
+    /// Acquire and Release are more than enough; an old value errs on the safe side.
     valid_until: AtomicU64,
+    /// Written and read by the rounds, except that a renewal may write it too. A plan, not a promise: an old value
+    /// costs a renewal that comes early. Relaxed is enough; likewise `ask_at`.
     renew_at: AtomicU64,
     /// When to ask, before it must be renewed, whether somebody outside waits.
     ask_at: AtomicU64,
-    /// When we learnt that somebody outside waits; `NEVER` while we know of nobody.
+    /// When we learnt that somebody outside waits; `NEVER` while we know of nobody. It and `wanted_from` are written in
+    /// two steps by the renewal that is under way; a reader between them hands on a little more or less often than
+    /// the bounds say, once. Relaxed is enough.
     wanted_since: AtomicU64,
     /// `handoffs` at that time.
     wanted_from: AtomicU64,
+    /// Written once. Release, so that whoever reads it (Acquire) also sees what the loser did before.
     lost: AtomicU8,
-    /// Somebody was told that the deadline has passed; no renewal may make that untrue.
+    /// Somebody was told that the deadline has passed; no renewal may make that untrue. Only ever set; the renewal looks
+    /// at it after its answer came, with Acquire, to see what was told before.
     over: AtomicBool,
+    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-offs is read, and read after
+    /// it is written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever
+    /// ended it sees the listener.
+    listened: AtomicBool,
     rest: Mutex<Rest>,
 }
 
@@ -109,6 +122,7 @@ impl Tenure {
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
+            listened: AtomicBool::new(false),
             rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
         }
     }
@@ -128,6 +142,7 @@ impl Tenure {
             wanted_from: AtomicU64::new(0),
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
+            listened: AtomicBool::new(false),
             rest: Mutex::new(Rest { private: true, ..Rest::default() }),
         }
     }
@@ -147,7 +162,7 @@ impl Tenure {
         if HANDOFF_MAX < next {
             return None;
         }
-        self.handoffs.store(next, Ordering::Relaxed);
+        self.handoffs.store(next, Ordering::SeqCst);
         Some(Fence::new(self.counter, next))
     }
 
@@ -208,7 +223,9 @@ impl Tenure {
             1 => Some(LostReason::Expired),
             2 => Some(LostReason::Taken),
             3 => Some(LostReason::MaxHold),
-            _ => Some(LostReason::Closed),
+            4 => Some(LostReason::Closed),
+            5 => Some(LostReason::Released),
+            _ => Some(LostReason::Forked),
         }
     }
 
@@ -219,20 +236,47 @@ impl Tenure {
             LostReason::Taken => 2,
             LostReason::MaxHold => 3,
             LostReason::Closed => 4,
+            LostReason::Released => 5,
+            LostReason::Forked => 6,
         };
         let first = self.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
-            let listeners = self.rest().listeners.take();
-            listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+            self.wake_listeners();
         }
         first
     }
 
-    /// Resolve when the tenure is lost. `ticket` is the listener's own, `None` at first.
-    pub(crate) fn poll_lost(&self, ticket: &mut Option<u64>, cx: &Context<'_>) -> Poll<LostReason> {
+    /// A guard of this tenure was given back: whoever listened for its loss need not listen any longer.
+    pub(crate) fn guard_over(&self) {
+        if self.listened.load(Ordering::SeqCst) {
+            self.wake_listeners();
+        }
+    }
+
+    fn wake_listeners(&self) {
+        let listeners = self.rest().listeners.take();
+        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Resolve when the guard with this fence has lost the lock or given it back. `ticket` is the listener's own,
+    /// `None` at first.
+    pub(crate) fn poll_lost(
+        &self,
+        fence: Fence,
+        ticket: &mut Option<u64>,
+        cx: &Context<'_>,
+    ) -> Poll<LostReason> {
         let mut rest = self.rest();
+        self.listened.store(true, Ordering::SeqCst);
+        // The next guard's loss is not ours.
+        if Fence::new(self.counter, self.handoffs.load(Ordering::SeqCst)) != fence {
+            return Poll::Ready(LostReason::Released);
+        }
         if let Some(reason) = self.lost() {
             return Poll::Ready(reason);
+        }
+        if rest.ended {
+            return Poll::Ready(LostReason::Released);
         }
         let Listeners { wakers, made } = &mut **rest.listeners.get_or_insert_default();
         let mine = ticket.and_then(|id| wakers.iter_mut().find(|it| it.0 == id));
@@ -271,11 +315,15 @@ impl Tenure {
     pub(crate) fn end(&self) -> End {
         let mut rest = self.rest();
         rest.ended = true;
-        match rest.place.take() {
+        let listeners = rest.listeners.take();
+        let end = match rest.place.take() {
             Some(place) => End::Leave(place),
             None if rest.private => End::Nothing,
             None => End::Out,
-        }
+        };
+        drop(rest);
+        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+        end
     }
 
     /// Hear the answer to a leave that somebody else will do.
@@ -295,4 +343,19 @@ impl Tenure {
     fn rest(&self) -> MutexGuard<'_, Rest> {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// When what was asked for at `asked_at`, and answered by `now`, ends for us.
+///
+/// It counts from before the request was sent, which a store whose requests queue up in this process knows better
+/// than we, and ends a little earlier than for the store, because two clocks never run at quite the same rate.
+pub(crate) fn deadline(
+    asked_at: Moment,
+    sent_at: Option<Moment>,
+    valid_for: Duration,
+    now: Moment,
+) -> Moment {
+    let counted_from = sent_at.unwrap_or(asked_at).max(asked_at).min(now);
+    let drift = valid_for / 100 + Duration::from_millis(1);
+    counted_from.after(valid_for.saturating_sub(drift))
 }

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Place, Result};
+use crate::spi::backend::{Backend, Place, Result};
 
 /// A store that can be one of several.
 ///

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::claim::{Claim, Label, Load};
 use crate::key::Key;
+use crate::spi::claim::{Claim, Label, Load};
 
 /// What a store keeps beside the name of a claim.
 ///
@@ -140,7 +140,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::claim::ClaimId;
+    use crate::spi::claim::ClaimId;
 
     #[test]
     fn a_record_survives_the_trip_through_text() {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::background::InRuntime;
-use crate::engine::Engine;
+use crate::engine::background::InRuntime;
+use crate::engine::leave;
+use crate::engine::queue::Hold;
+use crate::engine::shared::Engine;
+use crate::engine::tenure::Tenure;
 use crate::error::{Error, LostReason, Result};
 use crate::fence::Fence;
-use crate::keeper;
 use crate::key::Key;
-use crate::queue::Held;
-use crate::tenure::Tenure;
 
 /// A held lock. It can move between tasks and threads.
 ///
@@ -42,7 +42,7 @@ use crate::tenure::Tenure;
 #[clippy::has_significant_drop]
 pub struct Guard {
     engine: Arc<Engine>,
-    held: Held,
+    held: Hold,
     timings: Timings,
     given_back: bool,
 }
@@ -80,7 +80,7 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, held: Held, timings: Timings) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, held: Hold, timings: Timings) -> Self {
         Guard { engine, held, timings, given_back: false }
     }
 
@@ -104,24 +104,27 @@ impl Guard {
     /// Time passes between this answer and your next write. Only a fence that the resource checks closes
     /// that gap.
     pub fn is_valid(&self) -> bool {
-        self.held.is_valid(self.engine.clock.now())
+        self.held.is_valid(self.engine.clock.now()) && self.engine.is_here()
     }
 
     /// How long the lock lasts if no renewal succeeds any more; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         let now = self.engine.clock.now();
-        if self.held.is_valid(now) { self.held.valid_until() - now } else { Duration::ZERO }
+        let valid = self.held.is_valid(now) && self.engine.is_here();
+        if valid { self.held.valid_until() - now } else { Duration::ZERO }
     }
 
     /// `Ok` while the lock is held.
     ///
     /// # Errors
-    /// [`Error::Lost`] once it is not.
+    /// [`Error::Lost`] once it is not; [`Error::Forked`] in a fork of the process that holds it.
     pub fn check(&self) -> Result<()> {
-        if self.is_valid() { Ok(()) } else { Err(self.lost_error()) }
+        self.engine.check_process()?;
+        if self.held.is_valid(self.engine.clock.now()) { Ok(()) } else { Err(self.lost_error()) }
     }
 
-    /// Resolves when the lock is lost, before the store may give it to somebody else.
+    /// Resolves when the lock is lost, before the store may give it to somebody else; or with
+    /// [`LostReason::Released`] when this guard is given back, so that a task that awaits it ends with the guard.
     ///
     /// The future does not borrow the guard and does not keep the lock.
     ///
@@ -146,7 +149,12 @@ impl Guard {
     /// # Cancel safety
     /// Safe to drop at any time.
     pub fn lost(&self) -> Lost {
-        Lost { tenure: self.held.tenure.clone(), ticket: None }
+        Lost {
+            engine: self.engine.clone(),
+            tenure: self.held.tenure.clone(),
+            fence: self.held.fence,
+            ticket: None,
+        }
     }
 
     /// Run a future, and stop it where it awaits when the lock is lost.
@@ -195,11 +203,15 @@ impl Guard {
     /// the release is tried again in the background, and the ttl ends the lock if nothing else does.
     pub async fn release(mut self) -> Result<()> {
         let check = self.check();
+        if let Err(Error::Forked { .. }) = check {
+            return check;
+        }
         self.given_back = true;
-        let (engine, tenure) = (self.engine.clone(), self.held.tenure.clone());
-        let over = engine.give_back(&tenure, self.held.fence);
-        if over {
-            let left = InRuntime::new(&engine.background, keeper::leave_politely(&engine, &tenure)).await;
+        let (engine, held) = (&self.engine, &self.held);
+        if leave::give_back(engine, &held.tenure, held.fence)
+            && let Some(leave) = leave::leave_in_caller(engine, &held.tenure)
+        {
+            let left = InRuntime::new(&engine.background, leave.confirmed()).await;
             return check.and(left);
         }
         check
@@ -237,8 +249,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.given_back {
-            self.engine.release(&self.held.tenure, self.held.fence);
+        // The lock of a process that forked is not ours to give back, and nobody would do it here.
+        if !self.given_back && self.engine.is_here() {
+            leave::release(&self.engine, &self.held.tenure, self.held.fence);
         }
     }
 }
@@ -260,7 +273,10 @@ impl Drop for Guard {
 /// ```
 #[must_use = "a future does nothing unless awaited"]
 pub struct Lost {
+    /// Keeps the rounds walking, which tell the loss.
+    engine: Arc<Engine>,
     tenure: Arc<Tenure>,
+    fence: Fence,
     ticket: Option<u64>,
 }
 
@@ -275,7 +291,10 @@ impl Future for Lost {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
         let it = &mut *self;
-        it.tenure.poll_lost(&mut it.ticket, cx)
+        if !it.engine.is_here() {
+            return Poll::Ready(LostReason::Forked);
+        }
+        it.tenure.poll_lost(it.fence, &mut it.ticket, cx)
     }
 }
 

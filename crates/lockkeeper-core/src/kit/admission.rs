@@ -15,7 +15,7 @@
 //! assert_eq!(blockers(&line[..3], reader), [2]); // the last one watches the writer
 //! ```
 
-use crate::claim::Load;
+use crate::spi::claim::Load;
 
 /// The load of several claims together.
 #[derive(Clone, Copy)]

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkeeper_fork::Origin;
+
 use crate::error::Error;
 use crate::key::Key;
 
@@ -161,9 +163,14 @@ impl ClaimId {
     /// [`Error::Unavailable`] if the operating system has no randomness to give.
     pub fn random() -> Result<Self, Error> {
         thread_local! {
-            static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
+            static DRAWN: RefCell<(Option<Origin>, Vec<[u8; 16]>)> = const { RefCell::new((None, Vec::new())) };
         }
-        DRAWN.with_borrow_mut(|drawn| {
+        DRAWN.with_borrow_mut(|(origin, drawn)| {
+            // A fork copies what was drawn, and both sides would use it.
+            if !origin.is_some_and(Origin::is_here) {
+                *origin = Some(Origin::here());
+                drawn.clear();
+            }
             if let Some(id) = drawn.pop() {
                 return Ok(ClaimId(id));
             }

@@ -1,29 +1,23 @@
 //! The walk of a request: stand in the local line, represent the process at the store, hold.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use crate::clock::{Moment, Sleep};
-use crate::engine::Engine;
+use crate::api::guard::{Guard, Timings};
+use crate::api::request::{Attempt, Contending, LockRequest, Progress};
+use crate::clock::Moment;
+use crate::engine::background::InRuntime;
+use crate::engine::contest::{self, Contest};
+use crate::engine::grant;
+use crate::engine::keeper::Keeper;
+use crate::engine::leave::{release, step_down};
+use crate::engine::queue::{Arrival, Call, Hold, Waiter};
+use crate::engine::shared::Engine;
 use crate::error::{Error, Result, Stage};
-use crate::guard::{Guard, Timings};
-use crate::keeper::{self, Contest, Keeper};
 use crate::key::Key;
 use crate::observe::{Event, GrantedBy};
-use crate::queue::{Arrival, Call, Held, Waiter};
-use crate::request::LockRequest;
-
-/// How far a request has come. Only a wait at the store needs a box.
-pub(crate) enum Progress {
-    Fresh,
-    /// In the local line, until then at the longest.
-    Standing(Arc<Waiter>, Option<Box<Sleep>>),
-    Contending(Contending),
-}
-
-type Contending = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 impl LockRequest {
     /// The first poll: a lock that is free in this process's own store is had at once.
@@ -34,7 +28,10 @@ impl LockRequest {
             Start::Held(held, by) => {
                 return Poll::Ready(Ok(guard(self.engine.clone(), held, by, Timings::default())));
             }
-            Start::Busy => return Poll::Ready(Err(Error::Closed)),
+            Start::Busy => {
+                debug_assert!(false, "only a try finds a lock busy");
+                return Poll::Ready(Err(Error::Closed));
+            }
             Start::Represent(keeper) => Progress::Contending(contend(self, key, self.started, keeper)),
             Start::Wait(waiter) => Progress::Standing(waiter, None),
         };
@@ -43,7 +40,10 @@ impl LockRequest {
 
     /// Resolve when called from the local line, or when the wait is over.
     fn poll_called(&mut self, cx: &mut Context<'_>) -> Poll<Result<Call>> {
-        let Progress::Standing(waiter, timer) = &mut self.progress else { return Poll::Pending };
+        let Progress::Standing(waiter, timer) = &mut self.progress else {
+            debug_assert!(false, "only who stands in line is called");
+            return Poll::Pending;
+        };
         if let Poll::Ready(call) = waiter.poll_called(cx) {
             return Poll::Ready(Ok(call));
         }
@@ -72,23 +72,14 @@ impl LockRequest {
             Call::Represent(keeper) => keeper,
         };
         let key = self.checked_key()?;
-        if engine.is_private {
-            let held = Keeper::hold_privately(engine, key, &self.ask, now);
-            if engine.queue.seat(held.clone(), self.ask.owner.clone()).is_err() {
-                return Poll::Ready(Err(Error::Closed));
+        match represent(self, key, keeper, now)? {
+            Ok(held) => {
+                let timings = Timings { local: now - self.started, ..Timings::default() };
+                Poll::Ready(Ok(guard(engine.clone(), held, GrantedBy::Store, timings)))
             }
-            engine.rounds.expect(&held, engine);
-            let timings = Timings { local: now - self.started, ..Timings::default() };
-            return Poll::Ready(Ok(guard(engine.clone(), held, GrantedBy::Store, timings)));
-        }
-        match keeper.map_or_else(|| Keeper::enter(engine, key, &self.ask, self.label()), Ok) {
-            Ok(keeper) => {
+            Err(keeper) => {
                 self.progress = Progress::Contending(contend(self, key, now, keeper));
                 Poll::Pending
-            }
-            Err(error) => {
-                keeper::step_down(engine, key, None);
-                Poll::Ready(Err(error))
             }
         }
     }
@@ -110,7 +101,10 @@ impl Future for LockRequest {
                 return Poll::Ready(answer);
             }
         }
-        let Progress::Contending(future) = &mut it.progress else { return Poll::Pending };
+        let Progress::Contending(future) = &mut it.progress else {
+            debug_assert!(false, "whoever neither holds nor stands in line contends");
+            return Poll::Pending;
+        };
         it.engine.background.with_runtime(|| future.as_mut().poll(cx))
     }
 }
@@ -121,21 +115,35 @@ impl Drop for LockRequest {
         let (Progress::Standing(waiter, _), Ok(key)) = (&self.progress, &self.key) else { return };
         match self.engine.queue.withdraw(key, waiter) {
             None | Some(Call::Closed) => {}
-            Some(Call::Held(held)) => self.engine.release(&held.tenure, held.fence),
-            Some(Call::Represent(keeper)) => keeper::step_down(&self.engine, key, keeper),
+            Some(Call::Held(held)) => release(&self.engine, &held.tenure, held.fence),
+            Some(Call::Represent(keeper)) => step_down(&self.engine, key, keeper),
         }
     }
 }
 
+impl IntoFuture for Attempt {
+    type Output = Result<Option<Guard>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Option<Guard>>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let engine = self.0.engine.clone();
+        Box::pin(async move { InRuntime::new(&engine.background, attempt(self.0)).await })
+    }
+}
+
 /// A try: one look at the local line and, if nobody is there, one at the store.
-pub(crate) async fn attempt(request: LockRequest) -> Result<Option<Guard>> {
+async fn attempt(request: LockRequest) -> Result<Option<Guard>> {
     let (engine, key, ask) = (request.engine.clone(), request.checked_key()?.clone(), request.ask.clone());
     let started = engine.clock.now();
     let start = begin(&request, &key, started);
     drop(request);
     let keeper = match start? {
         Start::Held(held, by) => return Ok(Some(guard(engine, held, by, Timings::default()))),
-        Start::Busy | Start::Wait(_) => return Ok(None),
+        Start::Busy => return Ok(None),
+        Start::Wait(_) => {
+            debug_assert!(false, "a try does not stand in line");
+            return Ok(None);
+        }
         Start::Represent(keeper) => keeper,
     };
     let won = Contest::new(&engine, &key, &ask, keeper).win(started, Moment::NEVER).await?;
@@ -145,7 +153,7 @@ pub(crate) async fn attempt(request: LockRequest) -> Result<Option<Guard>> {
 
 /// What the first step led to.
 enum Start {
-    Held(Held, GrantedBy),
+    Held(Hold, GrantedBy),
     Represent(Keeper),
     Wait(Arc<Waiter>),
     Busy,
@@ -154,40 +162,56 @@ enum Start {
 /// Arrive at the local line.
 fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
+    engine.check_process()?;
     engine.background.start()?;
-    let mut entered = None;
-    let arrival = engine.queue.arrive(key, ask, now, || {
-        if engine.is_private {
-            return Some(Keeper::hold_privately(engine, key, ask, now));
-        }
-        match Keeper::enter(engine, key, ask, request.label()) {
-            Ok(keeper) => keeper.at_once(engine, key, ask, now).map_err(|it| entered = Some(Ok(it))).ok(),
-            Err(error) => {
-                entered = Some(Err(error));
-                None
-            }
-        }
-    });
-    match (arrival, entered) {
-        (Arrival::Granted(held), _) => {
-            engine.rounds.expect(&held, engine);
-            Ok(Start::Held(held, GrantedBy::Store))
-        }
-        (Arrival::Represent, Some(Ok(keeper))) => Ok(Start::Represent(keeper)),
-        (Arrival::Represent, Some(Err(error))) => {
-            keeper::step_down(engine, key, None);
-            Err(error)
-        }
-        (Arrival::Reentered(held), _) => Ok(Start::Held(held, GrantedBy::Reentry)),
-        (Arrival::Wait(waiter), _) => Ok(Start::Wait(waiter)),
-        (Arrival::Busy, _) => Ok(Start::Busy),
-        (Arrival::TooDeep, _) => Err(engine.too_deep()),
-        (Arrival::Full, _) => {
+    match engine.queue.arrive(key, ask, now) {
+        Arrival::Represent => Ok(match represent(request, key, None, now)? {
+            Ok(held) => Start::Held(held, GrantedBy::Store),
+            Err(keeper) => Start::Represent(keeper),
+        }),
+        Arrival::Reentered(held) => Ok(Start::Held(held, GrantedBy::Reentry)),
+        Arrival::Wait(waiter) => Ok(Start::Wait(waiter)),
+        Arrival::Busy => Ok(Start::Busy),
+        Arrival::TooDeep => Err(too_deep(engine)),
+        Arrival::Full => {
             engine.observe(&Event::Refused { key });
             Err(Error::Full { waiters: engine.queue.waiters_max() })
         }
-        (Arrival::Closed | Arrival::Represent, _) => Err(Error::Closed),
+        Arrival::Closed => Err(Error::Closed),
     }
+}
+
+/// This caller goes to the store for all of us, perhaps from a place that another began. It holds already if the store
+/// is inside this process and the lock is free there; otherwise it must contend.
+fn represent(
+    request: &LockRequest,
+    key: &Key,
+    keeper: Option<Keeper>,
+    now: Moment,
+) -> Result<Result<Hold, Keeper>> {
+    let (engine, ask) = (&request.engine, &request.ask);
+    if engine.is_private {
+        let tenure = grant::private_tenure(engine, key, ask);
+        return grant::seat(engine, ask, tenure, now).map(Ok);
+    }
+    let entered = keeper.map_or_else(|| contest::enter(engine, key, ask, request.label()), Ok);
+    match entered {
+        Ok(keeper) => match contest::at_once(engine, key, ask, keeper, now) {
+            Ok(held) => held.map(Ok),
+            Err(keeper) => Ok(Err(keeper)),
+        },
+        Err(error) => {
+            step_down(engine, key, None);
+            Err(error)
+        }
+    }
+}
+
+fn too_deep(engine: &Engine) -> Error {
+    let depth_max = engine.queue.depth_max();
+    Error::invalid(format!(
+        "this owner holds the lock {depth_max} times already; release it or raise `depth_max`"
+    ))
 }
 
 /// The contest at the store, as a future that owns all it needs.
@@ -195,14 +219,15 @@ fn contend(request: &LockRequest, key: &Key, called_at: Moment, keeper: Keeper) 
     let (engine, key, ask) = (request.engine.clone(), key.clone(), request.ask.clone());
     let (started, until) = (request.started, request.started.after(request.wait.into()));
     Box::pin(async move {
-        let held =
-            Contest::new(&engine, &key, &ask, keeper).win(started, until).await?.ok_or(Error::Closed)?;
+        let won = Contest::new(&engine, &key, &ask, keeper).win(started, until).await?;
+        debug_assert!(won.is_some(), "only a try comes back without the lock and without an error");
+        let held = won.ok_or(Error::Closed)?;
         let timings = Timings { local: called_at - started, remote: engine.clock.now() - called_at };
         Ok(guard(engine, held, GrantedBy::Store, timings))
     })
 }
 
-fn guard(engine: Arc<Engine>, held: Held, by: GrantedBy, timings: Timings) -> Guard {
+fn guard(engine: Arc<Engine>, held: Hold, by: GrantedBy, timings: Timings) -> Guard {
     let Timings { local, remote } = timings;
     engine.observe(&Event::Granted { key: &held.tenure.key, fence: held.fence, by, local, remote });
     Guard::new(engine, held, timings)

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::backend::Result;
-use crate::claim::{Label, Load};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::spi::backend::Result;
+use crate::spi::claim::{Label, Load};
 
 /// The operator's view of a store. Every backend implements it beside [`Backend`](crate::backend::Backend).
 ///

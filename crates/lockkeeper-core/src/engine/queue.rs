@@ -18,11 +18,11 @@ use std::time::Duration;
 use hashbrown::HashTable;
 
 use crate::clock::{Clock, Moment, Span};
+use crate::engine::keeper::Keeper;
+use crate::engine::tenure::Tenure;
 use crate::fence::Fence;
-use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::tenure::Tenure;
 
 const SHARDS: usize = 64;
 
@@ -48,10 +48,8 @@ pub(crate) struct Bounds {
 
 /// The answer to an arrival.
 pub(crate) enum Arrival {
-    /// Nobody was here, and the store granted it at once.
-    Granted(Held),
     /// The owner holds it already; one level deeper now.
-    Reentered(Held),
+    Reentered(Hold),
     /// The owner holds it already, as deep as is allowed.
     TooDeep,
     /// Nobody is here: go to the store for this process.
@@ -68,7 +66,7 @@ pub(crate) enum Arrival {
 
 /// What a guard is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Hold {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: Fence,
     pub(crate) since: Moment,
@@ -80,7 +78,7 @@ pub(crate) enum Release {
     /// An outer guard of the same owner still holds.
     StillHeld,
     /// The next caller of this process has it, until then at the longest.
-    HandedOn(Option<Waker>, Held),
+    HandedOn(Option<Waker>, Hold),
     /// The tenure is over: leave the store. Wake whoever represents us next.
     Over(Option<Waker>),
     /// It was lost before.
@@ -90,7 +88,7 @@ pub(crate) enum Release {
 /// What a waiter is called for.
 pub(crate) enum Call {
     /// The lock is yours.
-    Held(Held),
+    Held(Hold),
     /// You represent this process now, perhaps from a place in line that another began.
     Represent(Option<Keeper>),
     /// The queue was closed.
@@ -137,7 +135,7 @@ impl Line {
     }
 
     /// Let a caller hold.
-    fn give_to(&mut self, next: &Waiter, held: Held) -> Release {
+    fn give_to(&mut self, next: &Waiter, held: Hold) -> Release {
         self.state = State::Held(Holding { held: held.clone(), owner: next.ask.owner.clone(), depth: 1 });
         Release::HandedOn(next.call(Call::Held(held.clone())), held)
     }
@@ -151,7 +149,7 @@ enum Fate {
 }
 
 struct Holding {
-    held: Held,
+    held: Hold,
     owner: Option<Owner>,
     depth: u32,
 }
@@ -159,9 +157,6 @@ struct Holding {
 pub(crate) struct Queue {
     bounds: Bounds,
     shards: Box<[Mutex<Shard>]>,
-    /// Planted by the test kit: hand on without a new fence.
-    #[cfg(feature = "mutants")]
-    pub(crate) same_fence: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -178,12 +173,7 @@ impl fmt::Debug for Queue {
 
 impl Queue {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        Queue {
-            bounds,
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            #[cfg(feature = "mutants")]
-            same_fence: false.into(),
-        }
+        Queue { bounds, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     /// How many keys have a line.
@@ -206,15 +196,8 @@ impl Queue {
         lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
-    /// A caller arrives. If nobody is here it must represent the process; `at_once` may settle that while
-    /// the line is ours, and is then seated without a second look-up.
-    pub(crate) fn arrive(
-        &self,
-        key: &Key,
-        ask: &Ask,
-        now: Moment,
-        at_once: impl FnOnce() -> Option<Held>,
-    ) -> Arrival {
+    /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on.
+    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, now: Moment) -> Arrival {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
         if shard.closed {
@@ -223,16 +206,9 @@ impl Queue {
         if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key) {
             return self.join(line, ask, now);
         }
-        let (state, arrival) = match at_once() {
-            None => (State::Contending(key.clone()), Arrival::Represent),
-            Some(held) => {
-                let owner = ask.owner.clone();
-                (State::Held(Holding { held: held.clone(), owner, depth: 1 }), Arrival::Granted(held))
-            }
-        };
-        let line = Line { state, waiters: VecDeque::new(), tickets: 0 };
+        let line = Line { state: State::Contending(key.clone()), waiters: VecDeque::new(), tickets: 0 };
         shard.lines.insert_unique(hash, line, |it| it.key().hash64());
-        arrival
+        Arrival::Represent
     }
 
     fn join(&self, line: &mut Line, ask: &Ask, now: Moment) -> Arrival {
@@ -261,11 +237,12 @@ impl Queue {
     }
 
     /// The representative holds now. `Err` gives the tenure back if the queue was closed meanwhile.
-    pub(crate) fn seat(&self, held: Held, owner: Option<Owner>) -> Result<(), Held> {
+    pub(crate) fn seat(&self, held: Hold, owner: Option<Owner>) -> Result<(), Hold> {
         let hash = held.tenure.key.hash64();
         let mut shard = self.shard(hash);
         match shard.lines.find_mut(hash, |it| *it.key() == held.tenure.key) {
             Some(line) => {
+                debug_assert!(matches!(line.state, State::Contending(_)), "only a representative is seated");
                 line.state = State::Held(Holding { held, owner, depth: 1 });
                 Ok(())
             }
@@ -280,7 +257,7 @@ impl Queue {
             if next.ask.ttl != tenure.ttl {
                 return (Release::Over(next.call(Call::Represent(None))), Fate::Stays);
             }
-            let held = Held::new(tenure.clone(), tenure.fence(), now, next.ask.max_hold);
+            let held = Hold::new(tenure.clone(), tenure.fence(), now, next.ask.max_hold);
             (line.give_to(&next, held), Fate::Stays)
         })
     }
@@ -291,7 +268,7 @@ impl Queue {
         let mut keeper = keeper;
         let waker = self.on_line(key, None, |line| {
             let Some(next) = line.waiters.pop_front() else { return (None, Fate::Ends) };
-            let fitting = keeper.take_if(|it| it.patient && it.ttl == next.ask.ttl);
+            let fitting = keeper.take_if(|it| it.fits(next.ask.ttl));
             (next.call(Call::Represent(fitting)), Fate::Stays)
         });
         (keeper, waker)
@@ -329,19 +306,10 @@ impl Queue {
         if !still_good || turn_of_others {
             return None;
         }
-        let fence = self.next_fence(tenure)?;
-        let held = Held::new(tenure.clone(), fence, now, next.ask.max_hold);
+        let fence = tenure.next_fence()?;
+        let held = Hold::new(tenure.clone(), fence, now, next.ask.max_hold);
         let next = line.waiters.pop_front()?;
         Some(line.give_to(&next, held))
-    }
-
-    #[cfg_attr(not(feature = "mutants"), expect(clippy::unused_self, reason = "the mutants need it"))]
-    fn next_fence(&self, tenure: &Tenure) -> Option<Fence> {
-        #[cfg(feature = "mutants")]
-        if self.same_fence.load(std::sync::atomic::Ordering::Relaxed) {
-            return Some(tenure.fence());
-        }
-        tenure.next_fence()
     }
 
     /// A tenure is lost: whoever is next goes to the store anew.
@@ -382,7 +350,7 @@ impl Queue {
     }
 
     /// Visit every tenure that is held.
-    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Held)) {
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Hold)) {
         for shard in &self.shards {
             for line in &lock(shard).lines {
                 if let State::Held(holding) = &line.state {
@@ -425,9 +393,9 @@ impl Queue {
     }
 }
 
-impl Held {
+impl Hold {
     pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Span) -> Self {
-        Held { tenure, fence, since: now, hold_until: now.after(max_hold.into()) }
+        Hold { tenure, fence, since: now, hold_until: now.after(max_hold.into()) }
     }
 
     pub(crate) fn valid_until(&self) -> Moment {

@@ -7,10 +7,10 @@
 use std::hash::{BuildHasher as _, Hash};
 use std::time::Duration;
 
+use crate::api::guard::Guard;
+use crate::api::locker::Locker;
 use crate::error::{Error, Result};
-use crate::guard::Guard;
 use crate::key::Key;
-use crate::locker::Locker;
 
 /// The most buckets of one resource.
 pub const BUCKETS_MAX: usize = 4096;

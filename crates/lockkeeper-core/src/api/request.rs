@@ -6,17 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{Progress, attempt};
-use crate::backend::Profile;
-use crate::background::InRuntime;
-use crate::claim::Label;
-use crate::clock::{Moment, Span};
-use crate::engine::Engine;
+use crate::api::guard::Guard;
+use crate::clock::{Moment, Sleep, Span};
+use crate::engine::queue::{Ask, Waiter};
+use crate::engine::shared::Engine;
 use crate::error::{Error, Result};
-use crate::guard::Guard;
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::queue::Ask;
+use crate::spi::backend::Profile;
+use crate::spi::claim::Label;
 
 /// A request for a lock. Await it to wait for the lock, or [`attempt`](LockRequest::attempt) it.
 ///
@@ -65,6 +63,17 @@ pub struct LockRequest {
     pub(crate) started: Moment,
     pub(crate) progress: Progress,
 }
+
+/// How far a request has come. Only a wait at the store needs a box.
+pub(crate) enum Progress {
+    Fresh,
+    /// In the local line, until then at the longest.
+    Standing(Arc<Waiter>, Option<Box<Sleep>>),
+    Contending(Contending),
+}
+
+/// The contest at the store.
+pub(crate) type Contending = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 impl fmt::Debug for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -198,7 +207,7 @@ fn check_ttl(ttl: Duration, profile: &Profile) -> Result<()> {
 /// As for [`LockRequest`], without [`Error::TimedOut`] and [`Error::Full`].
 #[derive(Debug)]
 #[must_use = "an attempt does nothing unless awaited"]
-pub struct Attempt(LockRequest);
+pub struct Attempt(pub(crate) LockRequest);
 
 impl Attempt {
     /// See [`LockRequest::ttl`].
@@ -229,15 +238,5 @@ impl Attempt {
         self.0.engine.background.start()?;
         let engine = self.0.engine.clone();
         engine.background.block_on(self.into_future())
-    }
-}
-
-impl IntoFuture for Attempt {
-    type Output = Result<Option<Guard>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<Option<Guard>>> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let engine = self.0.engine.clone();
-        Box::pin(async move { InRuntime::new(&engine.background, attempt(self.0)).await })
     }
 }
