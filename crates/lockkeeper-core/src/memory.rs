@@ -339,6 +339,7 @@ impl MemoryPlace {
 
 impl Place for MemoryPlace {
     async fn turn(&mut self) -> Result<Turn> {
+        self.claim.check_load("memory")?;
         Ok(self.turn_now(self.memory.0.clock.now()))
     }
 
@@ -368,7 +369,8 @@ impl Place for MemoryPlace {
     }
 
     fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
-        Some(self.turn_now(now))
+        // What never fits is refused by `turn`, which can say why.
+        self.claim.load.can_fit().then(|| self.turn_now(now))
     }
 
     fn leave_at_once(&mut self) -> bool {

@@ -18,6 +18,8 @@
 //! 12. A store judges expiry by its own clock, never by a caller's.
 //! 13. A tenure ends when its deadline passes, even while a verb is under way: the verb is outrun, not
 //!     cancelled. No verb but `changed` is ever dropped half-way.
+//! 14. A claim that can never fit ([`Load::can_fit`](crate::Load::can_fit)) is refused with a permanent fault, and
+//!     leaves nothing behind.
 
 use std::fmt;
 use std::future::Future;

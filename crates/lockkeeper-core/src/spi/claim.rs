@@ -10,6 +10,7 @@ use lockkeeper_fork::Origin;
 
 use crate::error::Error;
 use crate::key::Key;
+use crate::spi::fault::Fault;
 
 /// What a backend needs to know to take a place in line. Made by the keeper, read by backends.
 ///
@@ -93,6 +94,21 @@ impl Claim {
     pub fn labelled(mut self, label: Arc<Label>) -> Self {
         self.label = label;
         self
+    }
+}
+
+impl Claim {
+    /// Refuse a claim that can never be let in, before it stands in a line and blocks those behind it.
+    ///
+    /// # Errors
+    /// A permanent fault of this backend.
+    pub fn check_load(&self, backend: &'static str) -> Result<(), Fault> {
+        if self.load.can_fit() {
+            return Ok(());
+        }
+        let what =
+            format!("{} can never be let in: ask for at least 1, and at most what the room holds", self.load);
+        Err(Fault::permanent(backend, "taking the lock", what))
     }
 }
 
