@@ -18,7 +18,7 @@ use lockkeeper_core::clock::Clock;
 use rustix::process::{Pid, Signal};
 
 pub use installed::find;
-pub(crate) use installed::{ids_of, missing};
+pub(crate) use installed::{chosen, ids_of, missing};
 pub use tree::is_alive;
 use tree::{descendants, signal_if_there};
 

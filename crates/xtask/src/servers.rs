@@ -136,7 +136,7 @@ fn fetch(server: &Server, folder: &Path) -> Result<(), String> {
     remove(&part)?;
     remove(&home)?;
     unpack::all(&packages, &part)?;
-    unpack::prune(&part)?;
+    unpack::prune(&part, server.programs)?;
     unpack::wrap(&part, server.programs)?;
     for (name, _) in server.programs {
         let program = part.join("bin").join(name);

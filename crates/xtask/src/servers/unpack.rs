@@ -32,12 +32,25 @@ pub(super) fn all(packages: &[PathBuf], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn prune(folder: &Path) -> Result<(), String> {
-    NEEDLESS.iter().try_for_each(|it| remove(&folder.join(it)))
+/// Remove what these programs do not need.
+pub(super) fn prune(folder: &Path, programs: &[(&str, &str)]) -> Result<(), String> {
+    NEEDLESS.iter().try_for_each(|it| remove(&folder.join(it)))?;
+    for place in ["usr/bin", "usr/sbin"] {
+        if !programs.iter().any(|it| Path::new(it.1).starts_with(place)) {
+            remove(&folder.join(place))?;
+        }
+    }
+    let libraries = loader(folder)?.parent().map(|it| folder.join(it)).unwrap_or_default();
+    for entry in fs::read_dir(&libraries).map_err(|it| of(&libraries, &it))?.flatten() {
+        let name = entry.file_name();
+        if entry.path().is_dir() && (name == "gconv" || name.to_string_lossy().starts_with("perl")) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
-/// Put a script in the place of every program in the folders of these, and links to the latter into `bin/`. What else
-/// lies in those folders and is not run by a loader goes.
+/// Put a script in the place of every program in the folders of these, and links to the latter into `bin/`.
 pub(super) fn wrap(folder: &Path, programs: &[(&str, &str)]) -> Result<(), String> {
     let loader = loader(folder)?;
     let mut done = Vec::new();
