@@ -138,9 +138,9 @@ fn fetch(server: &Server, folder: &Path) -> Result<(), String> {
     unpack::all(&packages, &part)?;
     unpack::prune(&part, server.programs)?;
     unpack::wrap(&part, server.programs)?;
-    for (name, _) in server.programs {
-        let program = part.join("bin").join(name);
-        shell::output(&program.display().to_string(), &["--version"])?;
+    // The first is the server itself; whatever it lacks, it says so now.
+    if let Some((name, _)) = server.programs.first() {
+        shell::output(&part.join("bin").join(name).display().to_string(), &["--version"])?;
     }
     fs::rename(&part, &home).map_err(|it| of(&home, &it))
 }
