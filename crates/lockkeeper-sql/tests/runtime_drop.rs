@@ -33,6 +33,26 @@ impl Remote for OneMariaDb {
 
 lockkeeper_testkit::runtime_drop!(mariadb, OneMariaDb);
 
+struct OneMysql(servers::Mysql);
+
+impl Remote for OneMysql {
+    async fn start() -> Self {
+        OneMysql(servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let url = moved(&self.0.url(), self.0.port(), ports[0]);
+        let backend = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(mysql, OneMysql);
+
 struct OnePostgres(servers::Postgres);
 
 impl Remote for OnePostgres {

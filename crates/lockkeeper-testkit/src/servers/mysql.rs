@@ -18,6 +18,7 @@ const SQL_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct MysqlOptions {
     settings: Vec<String>,
+    created_with: Vec<String>,
     tls: bool,
 }
 
@@ -26,6 +27,13 @@ impl MysqlOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("--{name}={value}"));
+        self
+    }
+
+    /// Set a variable for the moment in which the database is made, where some are fixed for ever.
+    #[must_use]
+    pub fn create_with(mut self, name: &str, value: &str) -> Self {
+        self.created_with.push(format!("--{name}={value}"));
         self
     }
 
@@ -98,7 +106,8 @@ impl Mysql {
     async fn prepare(options: &MysqlOptions) -> Result<Mysql, KitError> {
         let (folder, port) = (folder("mysql")?, Port::claim()?);
         let number = port.number();
-        server(folder.path())?.arg("--initialize-insecure").run(INSTALL_MAX).await?;
+        let install = server(folder.path())?.arg("--initialize-insecure").args(&options.created_with);
+        install.run(INSTALL_MAX).await?;
         // Read before the port opens, at each start. Root comes from this machine, by TCP.
         let first = folder.path().join("first.sql");
         fs::write(

@@ -53,3 +53,10 @@ async fn mysql_serves_tls_with_fresh_certificates() {
     );
     assert_eq!(usable.await.unwrap(), "Yes");
 }
+
+#[tokio::test]
+async fn a_database_that_cannot_be_made_is_told_by_its_cause() {
+    let options = MysqlOptions::default().create_with("innodb-data-home-dir", "/proc/nowhere");
+    let error = Mysql::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("[ERROR]") && error.contains("/proc/nowhere"), "{error}");
+}
