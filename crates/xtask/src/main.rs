@@ -78,6 +78,7 @@ fn test() -> Result<(), String> {
         &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
     )?;
     times::of_tests("tests", &["test", "--workspace", "--all-features", "--no-fail-fast"])?;
+    mutants::run_simulated()?;
     shell::step_with(
         "docs",
         "cargo",
