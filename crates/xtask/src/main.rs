@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         ["bench", suites @ ..] => bench::run(suites),
         ["servers", names @ ..] => servers::get(names),
         ["mutants", names @ ..] => mutants::run(names),
-        ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
@@ -65,6 +65,7 @@ fn main() -> ExitCode {
 fn test() -> Result<(), String> {
     shell::step("format", "cargo", &["fmt", "--all", "--check"])?;
     tidy::check()?;
+    mutants::check()?;
     licences::check()?;
     shell::step(
         "lints",

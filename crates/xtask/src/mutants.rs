@@ -36,6 +36,17 @@ pub(crate) fn run_simulated() -> Result<(), String> {
     plant(all.iter().filter(|it| !it.needs_servers).collect())
 }
 
+/// Every patch must fit the tree as it is; whether it is caught takes longer to tell.
+pub(crate) fn check() -> Result<(), String> {
+    let wrong: Vec<String> = patches()?
+        .iter()
+        .filter_map(|it| {
+            copy::fits(&shell::root(), &it.file).err().map(|error| format!("{}: {error}", it.name))
+        })
+        .collect();
+    if wrong.is_empty() { Ok(()) } else { Err(format!("mutants:\n  {}", wrong.join("\n  "))) }
+}
+
 fn patches() -> Result<Vec<Patch>, String> {
     let folder = shell::root().join(FOLDER);
     let entries = fs::read_dir(&folder).map_err(|it| format!("{}: {it}", folder.display()))?;
@@ -147,7 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_described() {
+    fn every_mistake_is_described_and_can_be_planted() {
         assert!(!patches().unwrap().is_empty());
+        check().unwrap();
     }
 }

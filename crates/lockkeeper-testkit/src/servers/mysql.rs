@@ -150,6 +150,8 @@ fn server(folder: &Path) -> Result<Launch, KitError> {
     let launch = Launch::new(&program.to_string_lossy(), PACKAGE, folder)
         .args(["--no-defaults", "--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=16M"])
         .arg(format!("--datadir={}", folder.join("data").display()))
+        // Not the folder that all servers of the machine share.
+        .arg(format!("--tmpdir={}", folder.display()))
         // Relative to the data: the path of a socket must be short.
         .args(["--socket=socket", "--pid-file=pid", "--secure-file-priv=NULL"])
         .args(beside(&program));
