@@ -50,7 +50,7 @@ impl Place for LastingPlace {
     async fn renew(&mut self) -> Result<Renewal> {
         Ok(match self.place.renew().await? {
             Renewal::Held { wanted, .. } => Renewal::held(self.ttl, wanted),
-            lost => lost,
+            Renewal::Lost => Renewal::Lost,
         })
     }
 
