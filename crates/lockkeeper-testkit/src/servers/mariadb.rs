@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, Tls, ask, folder, give, retry_ports};
-use crate::process::Launch;
+use super::{Daemon, KitError, Port, Tls, ask, beside, folder, give, retry_ports};
+use crate::process::{Launch, find};
 
 const USER: &str = "mysql";
 const PACKAGE: &str = "mariadb-server";
@@ -97,7 +97,8 @@ impl MariaDb {
     pub async fn sql(&self, statements: &str) -> Result<String, KitError> {
         let client = Launch::new("mariadb", "mariadb-client", self.folder())
             .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
-            .args(["--batch", "--skip-column-names", NAME, "--execute", statements])
+            .args(["--batch", "--skip-column-names", "--skip-ssl-verify-server-cert"])
+            .args([NAME, "--execute", statements])
             .arg(format!("--port={}", self.port()));
         client.output(SQL_MAX).await
     }
@@ -109,9 +110,11 @@ impl MariaDb {
         let data = format!("--datadir={}", folder.path().join("data").display());
         // A server that starts removes what it finds of temporary tables, also those of others in the same folder.
         let temporary = format!("--tmpdir={}", folder.path().display());
+        let own_files = beside(&find("mariadbd", PACKAGE)?);
         let install = Launch::new("mariadb-install-db", PACKAGE, folder.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args([&data, &temporary])
+            .args(&own_files)
             .args(&options.created_with)
             .advice_from("Installation of system tables failed")
             .user(USER);
@@ -141,6 +144,7 @@ impl MariaDb {
                 &format!("--init-file={}", first.display()),
             ])
             .args(files)
+            .args(&own_files)
             .args(&options.settings)
             // Started by root it would change its user itself, which clears the order to die with us.
             .user(USER);
