@@ -1,10 +1,12 @@
 //! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
-//! `cargo xtask book`.
+//! `cargo xtask features`, `cargo xtask package`, `cargo xtask book`.
 
 mod bench;
 mod examples;
+mod features;
 mod install;
 mod licences;
+mod publish;
 mod sale;
 mod shell;
 mod tidy;
@@ -19,6 +21,8 @@ cargo xtask COMMAND
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   tidy           check the habits of this house
+  features       lint the library and the command with each feature alone, with all and with none
+  package        pack every public crate as a release would, and check what each says of itself
   book           build the book of all guides into target/book, and check its links
   help           this text
 ";
@@ -32,6 +36,8 @@ fn main() -> ExitCode {
         ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["features"] => features::check(),
+        ["package"] => publish::check(),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
@@ -58,6 +64,7 @@ fn test() -> Result<(), String> {
         "cargo",
         &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
     )?;
+    publish::check()?;
     // Default features must compile alone too: no backend, no client crate.
     shell::step(
         "lints of the bare facade",
