@@ -3,6 +3,7 @@
 //!
 //! Users name the `lockkeeper` crate, which re-exports all of this. Authors of backends read
 //! [`backend`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 pub mod address;

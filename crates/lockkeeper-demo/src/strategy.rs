@@ -36,7 +36,7 @@ pub(crate) enum Strategy {
 }
 
 /// How long a buyer waits for a lock.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// How long the store may take to confirm the end.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// How often a buyer tries again when somebody else was faster, and after which pauses.
