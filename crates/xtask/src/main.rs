@@ -1,11 +1,13 @@
 //! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
-//! `cargo xtask book`.
+//! `cargo xtask features`, `cargo xtask package`, `cargo xtask book`.
 
 mod bench;
 mod examples;
+mod features;
 mod install;
 mod licences;
 mod mutants;
+mod publish;
 mod sale;
 mod servers;
 mod shell;
@@ -24,6 +26,8 @@ cargo xtask COMMAND
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
   servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
+  features       lint the library and the command with each feature alone, with all and with none
+  package        pack every public crate as a release would, and check what each says of itself
   book           build the book of all guides into target/book, and check its links
   help           this text
 ";
@@ -45,6 +49,8 @@ fn main() -> ExitCode {
         ["servers", names @ ..] => servers::get(names),
         ["mutants", names @ ..] => mutants::run(names),
         ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
+        ["features"] => features::check(),
+        ["package"] => publish::check(),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
@@ -72,6 +78,7 @@ fn test() -> Result<(), String> {
         "cargo",
         &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
     )?;
+    publish::check()?;
     // Default features must compile alone too: no backend, no client crate.
     shell::step(
         "lints of the bare facade",

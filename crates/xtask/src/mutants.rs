@@ -18,7 +18,7 @@ use patch::{Patch, Target};
 
 const FOLDER: &str = "crates/lockkeeper-testkit/mutants";
 /// For one test. A mistake that makes a test stand still is not caught: nobody would learn what is wrong.
-const TEST_MAX: Duration = Duration::from_mins(5);
+const TEST_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Plant the mistakes with these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<(), String> {

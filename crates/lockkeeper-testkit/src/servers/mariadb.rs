@@ -11,7 +11,7 @@ const USER: &str = "mysql";
 const PACKAGE: &str = "mariadb-server";
 /// The database and the user that tests use.
 const NAME: &str = "lockkeeper";
-const INSTALL_MAX: Duration = Duration::from_mins(1);
+const INSTALL_MAX: Duration = Duration::from_secs(60);
 const SQL_MAX: Duration = Duration::from_secs(30);
 
 /// How a MariaDB server is set up.

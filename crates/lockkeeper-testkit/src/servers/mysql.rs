@@ -11,7 +11,7 @@ use crate::process::{Launch, find};
 const PACKAGE: &str = "mysql-server-core";
 /// The database and the user that tests use.
 const NAME: &str = "lockkeeper";
-const INSTALL_MAX: Duration = Duration::from_mins(3);
+const INSTALL_MAX: Duration = Duration::from_secs(3 * 60);
 const SQL_MAX: Duration = Duration::from_secs(30);
 
 /// How a MySQL server is set up.

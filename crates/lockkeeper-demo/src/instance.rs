@@ -1,5 +1,6 @@
 //! One process of the shop: it serves its share of the buyers, all at once, and tells how it went.
 
+use std::io::{ErrorKind, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::demo::books::{Tables, Trouble};
-use crate::demo::strategy::{Answer, Seller, Strategy};
-use crate::{exit, output};
+use crate::books::{Tables, Trouble};
+use crate::console::Console;
+use crate::failure::{SYSTEM, USAGE};
+use crate::strategy::{Answer, Seller, Strategy};
 
 /// The hidden first argument that makes this program an instance.
 pub(crate) const INSTANCE: &str = "__flash_sale";
@@ -57,17 +59,17 @@ pub(crate) struct Account {
 }
 
 /// Be an instance. The task comes by standard input, because everybody can read command lines.
-pub(crate) fn sell() -> u8 {
+pub(crate) fn sell(console: &dyn Console) -> u8 {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).ok();
-    let Some(task) = read.and_then(|_| serde_json::from_str(&line).ok()) else { return exit::USAGE };
+    let Some(task) = read.and_then(|_| serde_json::from_str(&line).ok()) else { return USAGE };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.map_err(Trouble::from).and_then(|it| it.block_on(serve(task)));
     match ended {
         Ok(()) => 0,
         Err(error) => {
-            output::say(&format!("an instance of the shop gives up: {error}"));
-            exit::SYSTEM
+            console.say(&format!("an instance of the shop gives up: {error}"));
+            SYSTEM
         }
     }
 }
@@ -134,5 +136,19 @@ impl Shop {
 
 fn tell(said: &Said) -> Result<(), Trouble> {
     let line = serde_json::to_string(said)?;
-    output::data(&format!("{line}\n")).map_err(|it| it.text.into())
+    let mut out = std::io::stdout().lock();
+    match out
+        .write_all(
+            format!(
+                "{line}
+"
+            )
+            .as_bytes(),
+        )
+        .and_then(|()| out.flush())
+    {
+        // A parent that listens no more ends us soon.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }

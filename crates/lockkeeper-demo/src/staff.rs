@@ -1,15 +1,14 @@
 //! The processes that sell, as their parent sees them: how they are started, asked and followed.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::demo::FlashSale;
-use crate::demo::instance::{INSTANCE, Said, Task};
-use crate::demo::strategy::Strategy;
-use crate::exit::{self, Failure, Result};
-use crate::output;
+use crate::FlashSale;
+use crate::failure::{Failure, Result, SYSTEM};
+use crate::instance::{INSTANCE, Said, Task};
+use crate::strategy::Strategy;
 
 /// A process that sells.
 pub(crate) struct Instance {
@@ -53,7 +52,7 @@ impl Instance {
             .await
             .map_err(|it| Failure::system("an instance of the shop is not heard", &it))?;
         let said = line.and_then(|it| serde_json::from_str(&it).ok());
-        said.ok_or_else(|| Failure::new(exit::SYSTEM, "an instance of the shop ended too early; see above"))
+        said.ok_or_else(|| Failure::new(SYSTEM, "an instance of the shop ended too early; see above"))
     }
 
     pub(crate) async fn end(mut self) {
@@ -87,7 +86,7 @@ impl Progress {
         let filled = usize::try_from(done * 20 / u64::from(self.buyers)).unwrap_or(20).min(20);
         let (bar, rest) = ("█".repeat(filled), "░".repeat(20 - filled));
         let name = self.strategy.name();
-        output::say_raw(&format!(
+        draw(&format!(
             "\r\x1b[K{name:<14} {bar}{rest} {done} of {} buyers, {sold} sold of {}",
             self.buyers, self.stock
         ));
@@ -95,7 +94,12 @@ impl Progress {
 
     pub(crate) fn clear(&self) {
         if self.shown {
-            output::say_raw("\r\x1b[K");
+            draw("\r\x1b[K");
         }
     }
+}
+
+/// Nobody is left to see it if that fails.
+fn draw(words: &str) {
+    let _ = std::io::stderr().lock().write_all(words.as_bytes());
 }

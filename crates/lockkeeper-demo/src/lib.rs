@@ -1,5 +1,8 @@
 //! `lockkeeper demo flash-sale`: many buyers, little stock, several processes; one strategy after the other.
 //!
+//! A part of the command of [`lockkeeper-cli`](https://docs.rs/lockkeeper-cli), built with its feature `demo`, and kept apart
+//! so that the command itself needs no database driver. It is no library for others.
+//!
 //! ```text
 //!   lockkeeper demo flash-sale ──┬── instance 0 ──┐
 //!     │ starts, says go          ├── instance 1 ──┼──▶ --db    product, orders    what is sold
@@ -8,7 +11,10 @@
 //! ```
 
 mod books;
+mod console;
 mod counting;
+mod failure;
+mod help;
 mod instance;
 mod locks;
 mod plain;
@@ -18,29 +24,33 @@ mod staff;
 mod strategy;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 
-use crate::exit::{self, Failure, Result};
-use crate::{help, output, store, text};
+pub use console::{COLUMNS, Console};
+pub use failure::Failure;
 
 use books::{Books, Tables, Trouble};
+use failure::Result;
 use instance::{INSTANCE, Said, Task};
 use report::Report;
 use staff::{Instance, Progress};
 use strategy::Strategy;
 
+/// What there is to see: a subcommand of the program that shows it.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Demo {
+#[non_exhaustive]
+pub enum Demo {
     /// Sell little stock to many buyers from several processes, with and without locks
     #[command(after_help = help::FLASH_SALE)]
     FlashSale(FlashSale),
 }
 
+/// The options of the sale.
 #[derive(Debug, Args)]
-pub(crate) struct FlashSale {
+pub struct FlashSale {
     /// Where the stock and the orders live: `sqlite:PATH`, `mysql://…` or `postgres://…` [default: a temporary
     /// `SQLite` file]
     #[arg(long, value_name = "URL", env = "LOCKKEEPER_DB", hide_env_values = true)]
@@ -70,19 +80,29 @@ pub(crate) struct FlashSale {
     #[arg(long, value_name = "FILE", default_value = "flash-sale.svg")]
     plot: PathBuf,
 
-    #[command(flatten)]
-    json: crate::args::Json,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-/// If the arguments call for an instance: be it.
-pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
-    (args.next()? == INSTANCE).then(instance::sell)
+/// If the arguments (without the program's name) call for an instance of the shop: be it, and tell the exit code.
+pub fn helper(mut args: impl Iterator<Item = OsString>, console: &dyn Console) -> Option<u8> {
+    (args.next()? == INSTANCE).then(|| instance::sell(console))
 }
 
-pub(crate) async fn demo(demo: &Demo, url: Option<&str>) -> Result<u8> {
+/// Show it, with the locks in the store behind `url` or in a temporary file; the answer is the exit code.
+///
+/// The program is started again for every instance of the shop, so it must call [`helper`] first.
+///
+/// # Cancel safety
+/// Dropped half-way, the instances are killed, and the two tables stay in a database that was named.
+///
+/// # Errors
+/// A [`Failure`] with an exit code of its own, if the sale cannot be shown.
+pub async fn demo(demo: &Demo, url: Option<&str>, console: &dyn Console) -> Result<u8> {
     let Demo::FlashSale(sale) = demo;
     let folder = Folder::make()?;
-    let place = Place::choose(&folder, url, sale.db.as_deref())?;
+    let place = Place::choose(&folder, url, sale.db.as_deref(), console)?;
     place.check().await?;
     let strategies = if sale.strategy.is_empty() { Strategy::ALL.to_vec() } else { sale.strategy.clone() };
     let mut reports = Vec::new();
@@ -91,62 +111,69 @@ pub(crate) async fn demo(demo: &Demo, url: Option<&str>) -> Result<u8> {
             Err(why) if strategy == Strategy::PlainLock => Report::left_out(strategy, sale.stock, why),
             _ => one_sale(sale, strategy, &place).await?,
         };
-        if !sale.json.json {
-            output::say(&report.in_a_line());
+        if !sale.json {
+            console.say(&report.in_a_line());
         }
         reports.push(report);
     }
-    if sale.json.json {
-        output::json(&reports)?;
+    if sale.json {
+        let written = serde_json::to_string_pretty(&reports);
+        let written = written.map_err(|it| Failure::system("the answer cannot be written as JSON", &it))?;
+        console.data(&format!("{written}\n"))?;
     } else {
-        output::data(&report::table(&reports))?;
+        console.data(&report::table(&reports, console))?;
     }
     let drawn = plot::draw(
         &reports,
         &format!("{} buyers, {} pieces, {} processes", sale.buyers, sale.stock, sale.instances),
     );
     std::fs::write(&sale.plot, drawn).map_err(|it| {
-        Failure::new(exit::OUTPUT, format!("the plot `{}` cannot be written: {it}", sale.plot.display()))
+        Failure::new(failure::OUTPUT, format!("the plot `{}` cannot be written: {it}", sale.plot.display()))
     })?;
-    output::say(&format!("the plot is {}", text::plain(&sale.plot.display().to_string())));
+    console.say(&format!("the plot is {}", console.plain(&sale.plot.display().to_string())));
     let broken = reports.iter().find(|it| it.strategy.promises() && !it.is_right());
-    Ok(if broken.is_some() { exit::NO } else { 0 })
+    Ok(if broken.is_some() { failure::NO } else { 0 })
 }
 
 /// Where the locks and the books are.
-struct Place {
+struct Place<'a> {
     url: String,
     db: String,
+    console: &'a dyn Console,
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// What is not named is a file in our own folder.
-    fn choose(folder: &Folder, url: Option<&str>, db: Option<&str>) -> Result<Self> {
+    fn choose(
+        folder: &Folder,
+        url: Option<&str>,
+        db: Option<&str>,
+        console: &'a dyn Console,
+    ) -> Result<Self> {
         // An empty variable is how a shell script unsets one.
         let url = match url.filter(|it| !it.is_empty()) {
             Some(url) => url.to_owned(),
-            None => store::url_of(&folder.0.join("locks.db"))?,
+            None => sqlite_url(&folder.0.join("locks.db"))?,
         };
         let db = match db.filter(|it| !it.is_empty() && *it != "sqlite:") {
             Some(db) => db.to_owned(),
             None => format!("sqlite:{}", folder.0.join("stock.db").display()),
         };
-        Ok(Place { url, db })
+        Ok(Place { url, db, console })
     }
 
     /// Refuse what cannot be used before anything is started, and say what is used.
     async fn check(&self) -> Result<()> {
-        let shown = |url: &str| text::plain(&text::url_without_secrets(url));
         let asked = locks::locker(&self.url, Arc::default()).await.map_err(|error| {
             let mut failure = Failure::from(error);
-            failure.text = failure.text.replace(&self.url, &shown(&self.url));
-            failure.or_hint(|| format!("the locks were to be on `{}`; see --url", shown(&self.url)))
+            failure.text = failure.text.replace(&self.url, &self.console.url(&self.url));
+            failure.hint(format!("the locks were to be on `{}`; see --url", self.console.url(&self.url)))
         })?;
         drop(asked);
         let (books, _) = self.books()?;
         books.warm_up().await.map_err(|it| self.failure("opened", &it))?;
-        output::say(&format!("the locks are on {}", shown(&self.url)));
-        output::say(&format!("the books are in {}", shown(&self.db)));
+        self.console.say(&format!("the locks are on {}", self.console.url(&self.url)));
+        self.console.say(&format!("the books are in {}", self.console.url(&self.db)));
         Ok(())
     }
 
@@ -156,22 +183,21 @@ impl Place {
             let tables = Tables::new()?;
             Ok((Books::open(&self.db, tables.clone())?, tables))
         };
-        open().map_err(|it: Trouble| {
-            Failure::new(exit::USAGE, it.to_string()).or_hint(|| "see --db in the help".into())
-        })
+        open()
+            .map_err(|it: Trouble| Failure::new(failure::USAGE, it.to_string()).hint("see --db in the help"))
     }
 
     /// The database did not do what it should.
     fn failure(&self, doing: &str, error: &Trouble) -> Failure {
-        let db = text::plain(&text::url_without_secrets(&self.db));
+        let db = self.console.url(&self.db);
         let error = error.to_string().replace(&self.db, &db);
-        Failure::new(exit::UNREACHABLE, format!("the shop's books cannot be {doing}: {error}"))
-            .or_hint(|| format!("the database is `{db}`; name another one with --db or LOCKKEEPER_DB"))
+        Failure::unreachable(format!("the shop's books cannot be {doing}: {error}"))
+            .hint(format!("the database is `{db}`; name another one with --db or LOCKKEEPER_DB"))
     }
 }
 
 /// One strategy: fresh books, a fresh lock, all instances at once. Nothing stays behind.
-async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place) -> Result<Report> {
+async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place<'_>) -> Result<Report> {
     let (books, tables) = place.books()?;
     let sold = async {
         books.make(sale.stock).await.map_err(|it| place.failure("made", &it))?;
@@ -182,7 +208,7 @@ async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place) -> Result
     };
     let ended = tokio::select! {
         sold = sold => sold,
-        _ = tokio::signal::ctrl_c() => Err(Failure::new(exit::of_signal(2), "the sale was called off")),
+        _ = tokio::signal::ctrl_c() => Err(Failure::new(failure::INTERRUPTED, "the sale was called off")),
     };
     let removed = books.remove().await;
     let report = ended?;
@@ -190,7 +216,7 @@ async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place) -> Result
     Ok(report)
 }
 
-async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place, tables: &Tables) -> Result<Report> {
+async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place<'_>, tables: &Tables) -> Result<Report> {
     let mut instances = Vec::new();
     for index in 0..sale.instances {
         let share = |it: u32| sale.buyers / sale.instances * it + it.min(sale.buyers % sale.instances);
@@ -237,6 +263,14 @@ async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place, tables: &Tabl
     }
     progress.clear();
     Ok(report)
+}
+
+/// The URL of an `SQLite` file; what has a meaning in a URL is escaped.
+fn sqlite_url(path: &Path) -> Result<String> {
+    let path = path.to_str().ok_or_else(|| {
+        Failure::new(failure::USAGE, "the path of the temporary folder is not UTF-8").hint("see TMPDIR")
+    })?;
+    Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
 
 /// A folder that goes when the demo ends.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockkeeper::spi::Backend;
 use lockkeeper::{Error, Locker, LockerBuilder};
 
-use crate::demo::counting::{Counting, Trips};
+use crate::counting::{Counting, Trips};
 
 /// A locker in the store behind a URL that counts how often it asks.
 pub(crate) async fn locker(url: &str, trips: Arc<Trips>) -> lockkeeper::Result<LockerBuilder> {
@@ -18,7 +18,7 @@ pub(crate) async fn locker(url: &str, trips: Arc<Trips>) -> lockkeeper::Result<L
             counted(sql::Postgres::connect(sql::PostgresOptions::from_url(url)?).await?, trips)
         }
         "etcd" | "etcds" => counted(etcd::Etcd::connect(url).await?, trips),
-        "zookeeper" => counted(zookeeper::ZooKeeper::connect(url).await?, trips),
+        "zookeeper" | "zookeepers" => counted(zookeeper::ZooKeeper::connect(url).await?, trips),
         "redlock" | "redlocks" => counted(redlock::connect(url).await?, trips),
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             counted(redis::Redis::connect(url).await?, trips)

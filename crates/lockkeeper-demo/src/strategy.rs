@@ -9,11 +9,11 @@ use lockkeeper::{Error, Guard, Locker};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
-use crate::demo::books::{Books, Outcome, Sale, Trouble};
-use crate::demo::counting::Trips;
-use crate::demo::instance::Task;
-use crate::demo::locks;
-use crate::demo::plain::PlainLock;
+use crate::books::{Books, Outcome, Sale, Trouble};
+use crate::counting::Trips;
+use crate::instance::Task;
+use crate::locks;
+use crate::plain::PlainLock;
 
 /// How one process and another keep out of each other's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -36,7 +36,7 @@ pub(crate) enum Strategy {
 }
 
 /// How long a buyer waits for a lock.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// How long the store may take to confirm the end.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// How often a buyer tries again when somebody else was faster, and after which pauses.

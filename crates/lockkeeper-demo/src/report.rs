@@ -5,10 +5,10 @@ use std::time::Duration;
 use lockkeeper::spi::Moment;
 use serde::Serialize;
 
-use crate::demo::books::Balance;
-use crate::demo::instance::Account;
-use crate::demo::strategy::Strategy;
-use crate::output;
+use crate::books::Balance;
+use crate::console::{COLUMNS, Console};
+use crate::instance::Account;
+use crate::strategy::Strategy;
 
 /// One row of the table.
 #[derive(Debug, Serialize)]
@@ -124,7 +124,7 @@ impl Report {
 }
 
 /// All rows.
-pub(crate) fn table(reports: &[Report]) -> String {
+pub(crate) fn table(reports: &[Report], console: &dyn Console) -> String {
     let heading = [
         "STRATEGY",
         "SOLD",
@@ -141,8 +141,8 @@ pub(crate) fn table(reports: &[Report]) -> String {
         .iter()
         .map(|it| {
             if it.left_out.is_some() {
-                let mut row = [(); 10].map(|()| "-".to_owned());
-                (row[0], row[9]) = (it.strategy.name().to_owned(), it.verdict());
+                let mut row = [(); COLUMNS].map(|()| "-".to_owned());
+                (row[0], row[COLUMNS - 1]) = (it.strategy.name().to_owned(), it.verdict());
                 return row;
             }
             [
@@ -159,7 +159,7 @@ pub(crate) fn table(reports: &[Report]) -> String {
             ]
         })
         .collect();
-    output::table(heading, &rows)
+    console.table(heading, &rows)
 }
 
 /// A percentile in milliseconds.

@@ -8,8 +8,8 @@ use redis::IntoConnectionInfo as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 
-use crate::demo::books::Trouble;
-use crate::demo::counting::Trips;
+use crate::books::Trouble;
+use crate::counting::Trips;
 
 /// How long a contender sleeps between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);

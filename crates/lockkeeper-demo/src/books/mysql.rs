@@ -10,7 +10,7 @@ use mysql_async::{Conn, Opts, OptsBuilder, TxOpts};
 use super::{Balance, Database, Outcome, PRODUCT, Sale, Statements, Tables, Trouble};
 
 /// How long a seller waits for the row.
-const ROW_WAIT: Duration = Duration::from_mins(2);
+const ROW_WAIT: Duration = Duration::from_secs(2 * 60);
 
 pub(super) struct Mysql {
     opts: Opts,

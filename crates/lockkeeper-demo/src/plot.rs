@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::demo::report::Report;
+use crate::report::Report;
 
 const LEFT: f64 = 130.0;
 const WIDTH: f64 = 760.0;
