@@ -60,7 +60,7 @@ impl ZooKeeper {
                 label: record.label,
                 since: None,
                 fence: (at < inside).then(|| Fence::of_grant(counter)),
-                valid_for: self.session,
+                valid_for: self.first,
                 weight: record.load.weight,
             };
             let side = if at < inside { &mut holders } else { &mut waiters };
@@ -79,7 +79,7 @@ impl ZooKeeper {
 
     /// The session of this process, after it has caught up with the leader.
     async fn caught_up(&self, doing: &'static str) -> Result<Arc<Session>> {
-        let session = self.store.sessions.session().await?;
+        let session = self.store.sessions.usual().await?;
         let synced = self.store.in_time(doing, session.client.sync(&self.options().path)).await?;
         synced.map_err(|it| fault::from_error(doing, it))?;
         Ok(session)

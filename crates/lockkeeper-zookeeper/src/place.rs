@@ -8,20 +8,19 @@
 //!    └──── node gone: session lost, or removed by hand ───────────────────┘
 //! ```
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper_core::Claim;
-use lockkeeper_core::admission::{self, Load};
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::fence::COUNTER_MAX;
 use lockkeeper_core::record::{Record, segment_of};
 use zookeeper_client::{Acls, CreateMode, Error};
 
 use crate::fault::{self, NAME};
-use crate::line::{Stand, in_order, name_of};
+use crate::line::{Look, Stand, in_order, name_of};
 use crate::session::Session;
 use crate::store::{Known, Store};
 use crate::wake::Watch;
@@ -49,16 +48,12 @@ pub struct ZooKeeperPlace {
     wanted: bool,
     /// Outside: those who keep us out. Inside: the line.
     watches: Vec<Watch>,
-}
-
-/// What a look at the line said.
-struct Look {
-    /// Those who keep us out by their weight.
-    blockers: Vec<String>,
-    /// Who stands directly before us.
-    before: Option<String>,
-    ahead: usize,
-    wanted: bool,
+    /// The line's numbers come to an end: it must be empty, and begun anew, before we can stand in it.
+    worn_out: bool,
+    /// Nodes that our server shows and the leader no longer has.
+    gone: HashSet<String>,
+    /// How often we asked in vain since the line last changed, and how many stood before us.
+    idle: (u32, usize),
 }
 
 /// Where an attempt to get inside ended.
@@ -72,8 +67,20 @@ enum Step {
 impl ZooKeeperPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let folder = format!("{}/{}", store.options.path, segment_of(claim.key.as_str()));
-        let (session, node, counter, watches) = (None, None, None, Vec::new());
-        ZooKeeperPlace { store, claim, folder, session, node, counter, next: false, wanted: false, watches }
+        ZooKeeperPlace {
+            store,
+            claim,
+            folder,
+            session: None,
+            node: None,
+            counter: None,
+            next: false,
+            wanted: false,
+            watches: Vec::new(),
+            worn_out: false,
+            gone: HashSet::new(),
+            idle: (0, 0),
+        }
     }
 
     /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
@@ -92,7 +99,7 @@ impl ZooKeeperPlace {
 
     /// Our node is gone, or will be with its session.
     fn reset(&mut self) {
-        (self.node, self.next) = (None, false);
+        (self.node, self.next, self.idle) = (None, false, (0, 0));
         self.watches.clear();
         if self.counter.take().is_some() {
             self.store.forget(self.claim.id);
@@ -105,23 +112,22 @@ impl ZooKeeperPlace {
             return Ok(session.clone());
         }
         self.reset();
-        let session = self.store.sessions.session().await?;
+        let session = self.store.sessions.session(self.claim.ttl).await?;
         self.session = Some(session.clone());
         Ok(session)
     }
 
-    /// The write with this number let us in.
-    fn enter(&mut self, session: &Session, zxid: i64) -> Result<()> {
-        let counter = u64::try_from(zxid).ok().filter(|it| *it <= COUNTER_MAX).ok_or_else(|| {
-            let text = format!(
-                "the transaction number {zxid:#x} is too large for a fence: more than 65,535 elections"
-            );
-            Fault::permanent(NAME, TAKING, text)
-        })?;
-        self.counter = Some(counter);
+    /// The write with this number let us in. `floor` is what this process had seen before it wrote.
+    async fn enter(&mut self, session: &Session, zxid: i64, floor: u64) -> Result<Step> {
         self.watches.clear();
+        let Some(counter) = self.store.number(session, zxid, floor).await? else {
+            // It has no number, but the next write has one.
+            return Ok(Step::Again);
+        };
+        self.counter = Some(counter);
+        self.store.see(counter);
         self.store.remember(self.claim.id, Known { session: session.id, counter: Some(counter) });
-        Ok(())
+        Ok(Step::Inside)
     }
 
     /// Take our place: make our node and list the line, in one go.
@@ -131,6 +137,10 @@ impl ZooKeeperPlace {
         {
             return Ok(Step::Again);
         }
+        if self.worn_out {
+            return self.begin_anew(session).await;
+        }
+        let floor = self.store.seen();
         self.store.remember(self.claim.id, Known { session: session.id, counter: None });
         let (name, data) = (name_of(&self.claim), Record::text_of(&self.claim));
         let path = self.path(&name);
@@ -140,12 +150,16 @@ impl ZooKeeperPlace {
         let listed = session.client.list_children(&self.folder);
         let both = async { (created.await, listed.await) };
         let (created, listed) = self.store.in_time(TAKING, both).await?;
-        let (stat, number) = match self.store.call(session, TAKING, async { created }).await? {
-            Ok(created) => created,
-            Err(Error::NoNode) => return self.make_folder(session).await,
-            Err(error) => return Err(fault::from_error(TAKING, error)),
+        let (stat, number) = match self.store.call(session, TAKING, async { created }).await {
+            Ok(Ok(created)) => created,
+            Ok(Err(Error::NoNode)) => return self.make_folder(session).await,
+            Ok(Err(error)) => return Err(fault::from_error(TAKING, error)),
+            Err(fault) => return Err(self.refused(fault)),
         };
         self.node = Some(format!("{name}{number}"));
+        if self.is_beyond() {
+            return self.begin_anew(session).await;
+        }
         let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
             self.reset();
             return Ok(Step::Again);
@@ -155,11 +169,19 @@ impl ZooKeeperPlace {
             return Ok(Step::Again);
         };
         if self.is_alone() && look.blockers.is_empty() {
-            self.enter(session, stat.czxid)?;
             self.wanted = look.wanted;
-            return Ok(Step::Inside);
+            return self.enter(session, stat.czxid, floor).await;
         }
         self.proceed(session, look).await
+    }
+
+    /// Our node could not be made. If the ensemble said no there is none, and nothing to leave.
+    fn refused(&mut self, fault: Fault) -> Fault {
+        if !fault.is_transient() {
+            self.store.forget(self.claim.id);
+            self.session = None;
+        }
+        fault
     }
 
     /// The node of a claim that was sent before, if it is there and of this session: one of an older session is
@@ -199,16 +221,49 @@ impl ZooKeeperPlace {
         Ok(Step::Again)
     }
 
+    /// Whether our number is one that the store may give twice.
+    fn is_beyond(&self) -> bool {
+        self.node.clone().and_then(Stand::read).is_some_and(|it| it.is_beyond())
+    }
+
+    /// The line's numbers come to an end. Those in it are served; then its folder is removed, with which the store
+    /// forgets how far it counted. Who comes meanwhile waits beside the line: the order among these is lost.
+    async fn begin_anew(&mut self, session: &Session) -> Result<Step> {
+        if let Some(node) = self.node.take() {
+            let deleted = session.client.delete(&self.path(&node), None);
+            let _ = self.store.call(session, TAKING, deleted).await?;
+        }
+        self.worn_out = true;
+        let listed = session.client.list_and_watch_children(&self.folder);
+        let deleted = session.client.delete(&self.folder, None);
+        let both = async { (listed.await, deleted.await) };
+        let (listed, deleted) = self.store.in_time(TAKING, both).await?;
+        let listed = self.store.call(session, TAKING, async { listed }).await?;
+        match self.store.call(session, TAKING, async { deleted }).await? {
+            Ok(()) | Err(Error::NoNode) => {
+                self.worn_out = false;
+                return Ok(Step::Again);
+            }
+            Err(_) => {}
+        }
+        let Ok((names, watcher)) = listed else { return Ok(Step::Again) };
+        let foreign = names.first().cloned();
+        let line = in_order(names);
+        if let (Some(foreign), true) = (foreign, line.is_empty()) {
+            let text = format!(
+                "the line's numbers are used up, and it cannot be begun anew because of {foreign:?}, which is not \
+                 ours; remove that node from {}",
+                self.folder
+            );
+            return Err(Fault::permanent(NAME, TAKING, text));
+        }
+        self.watches = vec![Watch::new(watcher, &self.store.events)];
+        Ok(Step::Wait(line.len()))
+    }
+
     /// Reckon with a list of the line. `None` if our node is not in it.
     fn look(&self, names: Vec<String>) -> Option<Look> {
-        let line = in_order(names);
-        let own = self.node.as_deref()?;
-        let at = line.iter().position(|it| it.name == own)?;
-        let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
-        let blockers = admission::blockers(&loads[..at], loads[at]);
-        let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
-        let before = line[..at].last().map(|it: &Stand| it.name.clone());
-        Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
+        Look::at(names, self.node.as_deref()?, &self.gone)
     }
 
     /// Watch who keeps us out, or get inside.
@@ -235,20 +290,19 @@ impl ZooKeeperPlace {
     /// Get inside by a write to our node, which proves that it is there.
     async fn write(&mut self, session: &Session) -> Result<Step> {
         let Some(node) = &self.node else { return Ok(Step::Again) };
-        let data = Record::text_of(&self.claim);
+        let (data, floor) = (Record::text_of(&self.claim), self.store.seen());
         let written = session.client.set_data(&self.path(node), data.as_bytes(), None);
         let Ok(stat) = self.store.call(session, TAKING, written).await? else {
             self.reset();
             return Ok(Step::Again);
         };
-        self.enter(session, stat.mzxid)?;
-        Ok(Step::Inside)
+        self.enter(session, stat.mzxid, floor).await
     }
 
     /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
     async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Step> {
-        let (path, data) = (self.path(node), Record::text_of(&self.claim));
+        let (path, data, floor) = (self.path(node), Record::text_of(&self.claim), self.store.seen());
         let listed = session.client.list_children(&self.folder);
         let written = session.client.set_data(&path, data.as_bytes(), None);
         let both = async { (listed.await, written.await) };
@@ -262,9 +316,8 @@ impl ZooKeeperPlace {
         if !look.blockers.is_empty() {
             return self.watch(session, &look).await;
         }
-        self.enter(session, stat.mzxid)?;
         self.wanted = look.wanted;
-        Ok(Step::Inside)
+        self.enter(session, stat.mzxid, floor).await
     }
 
     async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {
@@ -293,6 +346,9 @@ impl ZooKeeperPlace {
         let Some(node) = self.node.clone() else {
             return self.join(session).await;
         };
+        if self.is_beyond() {
+            return self.begin_anew(session).await;
+        }
         let told = self.is_told();
         if self.counter.is_some() {
             return self.prove(session, &node).await;
@@ -311,9 +367,32 @@ impl ZooKeeperPlace {
             return Ok(Step::Again);
         };
         if !told && !look.blockers.is_empty() {
-            return Ok(Step::Wait(look.ahead));
+            return self.doubt(session, look).await;
         }
         self.proceed(session, look).await
+    }
+
+    /// We were not told, asked by ourselves, and nothing has changed. Our server may be one that still shows what the
+    /// leader has removed (versions before 3.9.3 can do that); then nobody will ever tell us. A write asks the leader.
+    async fn doubt(&mut self, session: &Session, look: Look) -> Result<Step> {
+        let (asked, ahead) = self.idle;
+        self.idle = (if ahead == look.ahead { asked + 1 } else { 0 }, look.ahead);
+        // Many that wait must not all write. Those in front find out, and the others behind them wait for these.
+        if DOUBT_AHEAD_MAX < look.ahead && self.idle.0 % DOUBT_EVERY != 1 {
+            return Ok(Step::Wait(look.ahead));
+        }
+        let mut found = false;
+        for name in &look.blockers {
+            if self.store.call(session, TAKING, session.check(&self.path(name))).await?.is_err() {
+                found |= self.gone.insert(name.clone());
+            }
+        }
+        if found {
+            // What the write brought up to date may show it no longer; if it does, it does not count.
+            self.watches.clear();
+            return Ok(Step::Again);
+        }
+        Ok(Step::Wait(look.ahead))
     }
 
     /// We are inside, as far as we know: prove it by a write, and see who waits.
@@ -338,6 +417,10 @@ impl ZooKeeperPlace {
         Turn::Wait { recheck, ahead: u64::try_from(ahead).ok() }
     }
 }
+
+/// Who has at most so many before it asks the leader each time; the others each so-and-so-many times.
+const DOUBT_AHEAD_MAX: usize = 4;
+const DOUBT_EVERY: u32 = 8;
 
 /// How often something may change while we look, before we tell it as a fault.
 const STEPS_MAX: u32 = 8;

@@ -4,4 +4,8 @@
 mod common;
 mod conformance;
 mod faults;
+mod ghosts;
+mod history;
+mod numbers;
 mod operator;
+mod sessions;
