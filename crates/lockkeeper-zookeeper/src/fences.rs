@@ -115,6 +115,9 @@ impl Store {
     /// The counter of a write of ours, which must be above `floor`: what this process had seen before it wrote.
     /// `None` if the write cannot be numbered; then another one can.
     pub(crate) async fn number(&self, session: &Session, zxid: i64, floor: u64) -> Result<Option<u64>> {
+        if let Some(counter) = session.counter(zxid).filter(|it| (floor + 1..=COUNTER_MAX).contains(it)) {
+            return Ok(Some(counter));
+        }
         for _ in 0..TRIES_MAX {
             let ledger = self.read_ledger(session, floor).await?;
             match ledger.counter(zxid) {
@@ -146,8 +149,17 @@ impl Store {
         Ok(())
     }
 
+    /// What the ledger says, for people: none is made, and one that we may not read is none.
+    pub(crate) async fn peek_ledger(&self, session: &Session) -> Result<Option<Ledger>> {
+        match self.in_time(DOING, session.client.get_data(&self.ledger())).await? {
+            Ok((data, stat)) => Ok(Some(Ledger::read(&data, &stat))),
+            Err(Error::NoNode | Error::NoAuth) => Ok(None),
+            Err(error) => Err(note(session, error)),
+        }
+    }
+
     /// What the ledger says; one is made if there is none.
-    pub(crate) async fn read_ledger(&self, session: &Session, floor: u64) -> Result<Ledger> {
+    async fn read_ledger(&self, session: &Session, floor: u64) -> Result<Ledger> {
         if let Some(ledger) = session.ledger() {
             return Ok(ledger);
         }
@@ -186,8 +198,8 @@ fn note(session: &Session, error: Error) -> Fault {
 
 impl Known {
     /// What was read, unless it has changed since.
-    pub(crate) fn if_true(&mut self) -> Option<Ledger> {
-        (!self.watch.has_told()).then(|| self.ledger.clone())
+    pub(crate) fn if_true(&mut self) -> Option<&Ledger> {
+        (!self.watch.has_told()).then_some(&self.ledger)
     }
 }
 

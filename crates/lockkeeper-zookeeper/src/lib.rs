@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
 pub use options::{Options, Secret, Tls};
@@ -111,16 +111,12 @@ impl Backend for ZooKeeper {
     type Place = ZooKeeperPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: fault::NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Network,
-            lease: Lease::Session,
-            // What the ensemble gives is known when it is asked; what it does not give is refused then, in words.
-            ttl_min: options::TTL_MIN,
-            ttl_max: options::TTL_MAX,
-        }
+        // What the ensemble gives is known when it is asked; what it does not give is refused then, in words.
+        Profile::new(fault::NAME, Reach::Network)
+            .fifo()
+            .weighted()
+            .by_session()
+            .ttl(options::TTL_MIN, options::TTL_MAX)
     }
 
     fn enter(&self, claim: Claim) -> ZooKeeperPlace {

@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use lockkeeper_core::admission::{self, Load};
-use lockkeeper_core::{Claim, ClaimId};
+use lockkeeper_core::admission;
+use lockkeeper_core::{Claim, ClaimId, Load};
 
 /// The end of the numbers that count, well before that of the store (2³¹ − 1).
 pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
@@ -23,7 +23,7 @@ pub(crate) struct Stand {
 
 /// What the name of a claim's node begins with; the store adds the number.
 pub(crate) fn name_of(claim: &Claim) -> String {
-    format!("{}-{}-{}-", claim.id.to_hex(), claim.weight, claim.capacity)
+    format!("{}-{}-{}-", claim.id.to_hex(), claim.load.weight, claim.load.capacity)
 }
 
 impl Stand {
@@ -31,7 +31,7 @@ impl Stand {
     pub(crate) fn read(name: String) -> Option<Self> {
         let mut parts = name.splitn(4, '-');
         let id = ClaimId::from_hex(parts.next()?)?;
-        let load = Load { weight: parts.next()?.parse().ok()?, capacity: parts.next()?.parse().ok()? };
+        let load = Load::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let number = parts.next()?.parse().ok()?;
         Some(Stand { name, id, load, number })
     }
@@ -116,6 +116,6 @@ mod tests {
         let foreign = ["lock-0000000001", "", "zz-1-1-0000000001", "-----"].map(str::to_owned).to_vec();
         assert_eq!(in_order(foreign), []);
         let stand = Stand::read(format!("{}-2-3-0000000009", "a".repeat(32))).unwrap();
-        assert_eq!((stand.load, stand.number), (Load { weight: 2, capacity: 3 }, 9));
+        assert_eq!((stand.load, stand.number), (Load::new(2, 3), 9));
     }
 }

@@ -8,21 +8,24 @@
 //!    └──── node gone: session lost, or removed by hand ───────────────────┘
 //! ```
 
+mod entering;
+
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
-use zookeeper_client::{Acls, CreateMode, Error};
+use lockkeeper_core::{Claim, Load};
+use zookeeper_client::{Acls, Error};
 
-use crate::fault::{self, NAME};
-use crate::line::{Look, Stand, in_order, name_of};
+use crate::admin::session_line;
+use crate::fault::NAME;
+use crate::line::{Look, in_order};
 use crate::session::Session;
-use crate::store::{Known, Store};
+use crate::store::Store;
 use crate::wake::Watch;
 
 const TAKING: &str = "taking the lock";
@@ -86,11 +89,16 @@ impl ZooKeeperPlace {
     /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
     /// a write to its node, after all before it have done so.
     fn is_alone(&self) -> bool {
-        self.claim.capacity == 1
+        self.claim.load.capacity == 1
     }
 
     fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.folder)
+    }
+
+    /// What our node says to people.
+    fn text(&self, session: &Session) -> String {
+        Record::text_of(&self.claim) + &session_line(session)
     }
 
     fn acls(&self) -> Acls<'static> {
@@ -117,88 +125,6 @@ impl ZooKeeperPlace {
         Ok(session)
     }
 
-    /// The write with this number let us in. `floor` is what this process had seen before it wrote.
-    async fn enter(&mut self, session: &Session, zxid: i64, floor: u64) -> Result<Step> {
-        self.watches.clear();
-        let Some(counter) = self.store.number(session, zxid, floor).await? else {
-            // It has no number, but the next write has one.
-            return Ok(Step::Again);
-        };
-        self.counter = Some(counter);
-        self.store.see(counter);
-        self.store.remember(self.claim.id, Known { session: session.id, counter: Some(counter) });
-        Ok(Step::Inside)
-    }
-
-    /// Take our place: make our node and list the line, in one go.
-    async fn join(&mut self, session: &Session) -> Result<Step> {
-        if let Some(known) = self.store.recall(self.claim.id, session.id)
-            && self.find_again(session, known).await?
-        {
-            return Ok(Step::Again);
-        }
-        if self.worn_out {
-            return self.begin_anew(session).await;
-        }
-        let floor = self.store.seen();
-        self.store.remember(self.claim.id, Known { session: session.id, counter: None });
-        let (name, data) = (name_of(&self.claim), Record::text_of(&self.claim));
-        let path = self.path(&name);
-        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
-        // Both are sent now; the store answers them in this order.
-        let created = session.client.create(&path, data.as_bytes(), &options);
-        let listed = session.client.list_children(&self.folder);
-        let both = async { (created.await, listed.await) };
-        let (created, listed) = self.store.in_time(TAKING, both).await?;
-        let (stat, number) = match self.store.call(session, TAKING, async { created }).await {
-            Ok(Ok(created)) => created,
-            Ok(Err(Error::NoNode)) => return self.make_folder(session).await,
-            Ok(Err(error)) => return Err(fault::from_error(TAKING, error)),
-            Err(fault) => return Err(self.refused(fault)),
-        };
-        self.node = Some(format!("{name}{number}"));
-        if self.is_beyond() {
-            return self.begin_anew(session).await;
-        }
-        let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
-            self.reset();
-            return Ok(Step::Again);
-        };
-        let Some(look) = self.look(listed) else {
-            self.reset();
-            return Ok(Step::Again);
-        };
-        if self.is_alone() && look.blockers.is_empty() {
-            self.wanted = look.wanted;
-            return self.enter(session, stat.czxid, floor).await;
-        }
-        self.proceed(session, look).await
-    }
-
-    /// Our node could not be made. If the ensemble said no there is none, and nothing to leave.
-    fn refused(&mut self, fault: Fault) -> Fault {
-        if !fault.is_transient() {
-            self.store.forget(self.claim.id);
-            self.session = None;
-        }
-        fault
-    }
-
-    /// The node of a claim that was sent before, if it is there and of this session: one of an older session is
-    /// about to vanish. `false` if there is none.
-    async fn find_again(&mut self, session: &Session, known: Known) -> Result<bool> {
-        let listed = self.up_to_date(session, TAKING).await?;
-        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id) {
-            let stat = session.client.check_stat(&self.path(&stand.name));
-            let stat = self.store.call(session, TAKING, stat).await?.ok().flatten();
-            if stat.is_some_and(|it| it.ephemeral_owner == session.id) {
-                (self.node, self.counter) = (Some(stand.name), known.counter);
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// The line with all that we ever sent in this session. After a change of server a list alone may be older than
     /// that; a write before it brings the server up to date.
     async fn up_to_date(&mut self, session: &Session, doing: &'static str) -> Result<Vec<String>> {
@@ -208,57 +134,6 @@ impl ZooKeeperPlace {
         let (checked, listed) = self.store.in_time(doing, both).await?;
         let _ = self.store.call(session, doing, async { checked }).await?;
         Ok(self.store.call(session, doing, async { listed }).await?.unwrap_or_default())
-    }
-
-    /// The folder goes away by itself when it has been empty for a while.
-    async fn make_folder(&mut self, session: &Session) -> Result<Step> {
-        let root = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let folder = CreateMode::Container.with_acls(self.acls());
-        let root = session.client.mkdir(&self.store.options.path, &root);
-        let _ = self.store.call(session, TAKING, root).await?;
-        let made = session.client.create(&self.folder, b"", &folder);
-        let _ = self.store.call(session, TAKING, made).await?;
-        Ok(Step::Again)
-    }
-
-    /// Whether our number is one that the store may give twice.
-    fn is_beyond(&self) -> bool {
-        self.node.clone().and_then(Stand::read).is_some_and(|it| it.is_beyond())
-    }
-
-    /// The line's numbers come to an end. Those in it are served; then its folder is removed, with which the store
-    /// forgets how far it counted. Who comes meanwhile waits beside the line: the order among these is lost.
-    async fn begin_anew(&mut self, session: &Session) -> Result<Step> {
-        if let Some(node) = self.node.take() {
-            let deleted = session.client.delete(&self.path(&node), None);
-            let _ = self.store.call(session, TAKING, deleted).await?;
-        }
-        self.worn_out = true;
-        let listed = session.client.list_and_watch_children(&self.folder);
-        let deleted = session.client.delete(&self.folder, None);
-        let both = async { (listed.await, deleted.await) };
-        let (listed, deleted) = self.store.in_time(TAKING, both).await?;
-        let listed = self.store.call(session, TAKING, async { listed }).await?;
-        match self.store.call(session, TAKING, async { deleted }).await? {
-            Ok(()) | Err(Error::NoNode) => {
-                self.worn_out = false;
-                return Ok(Step::Again);
-            }
-            Err(_) => {}
-        }
-        let Ok((names, watcher)) = listed else { return Ok(Step::Again) };
-        let foreign = names.first().cloned();
-        let line = in_order(names);
-        if let (Some(foreign), true) = (foreign, line.is_empty()) {
-            let text = format!(
-                "the line's numbers are used up, and it cannot be begun anew because of {foreign:?}, which is not \
-                 ours; remove that node from {}",
-                self.folder
-            );
-            return Err(Fault::permanent(NAME, TAKING, text));
-        }
-        self.watches = vec![Watch::new(watcher, &self.store.events)];
-        Ok(Step::Wait(line.len()))
     }
 
     /// Reckon with a list of the line. `None` if our node is not in it.
@@ -290,7 +165,7 @@ impl ZooKeeperPlace {
     /// Get inside by a write to our node, which proves that it is there.
     async fn write(&mut self, session: &Session) -> Result<Step> {
         let Some(node) = &self.node else { return Ok(Step::Again) };
-        let (data, floor) = (Record::text_of(&self.claim), self.store.seen());
+        let (data, floor) = (self.text(session), self.store.seen());
         let written = session.client.set_data(&self.path(node), data.as_bytes(), None);
         let Ok(stat) = self.store.call(session, TAKING, written).await? else {
             self.reset();
@@ -302,7 +177,7 @@ impl ZooKeeperPlace {
     /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
     async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Step> {
-        let (path, data, floor) = (self.path(node), Record::text_of(&self.claim), self.store.seen());
+        let (path, data, floor) = (self.path(node), self.text(session), self.store.seen());
         let listed = session.client.list_children(&self.folder);
         let written = session.client.set_data(&path, data.as_bytes(), None);
         let both = async { (listed.await, written.await) };
@@ -372,29 +247,6 @@ impl ZooKeeperPlace {
         self.proceed(session, look).await
     }
 
-    /// We were not told, asked by ourselves, and nothing has changed. Our server may be one that still shows what the
-    /// leader has removed (versions before 3.9.3 can do that); then nobody will ever tell us. A write asks the leader.
-    async fn doubt(&mut self, session: &Session, look: Look) -> Result<Step> {
-        let (asked, ahead) = self.idle;
-        self.idle = (if ahead == look.ahead { asked + 1 } else { 0 }, look.ahead);
-        // Many that wait must not all write. Those in front find out, and the others behind them wait for these.
-        if DOUBT_AHEAD_MAX < look.ahead && self.idle.0 % DOUBT_EVERY != 1 {
-            return Ok(Step::Wait(look.ahead));
-        }
-        let mut found = false;
-        for name in &look.blockers {
-            if self.store.call(session, TAKING, session.check(&self.path(name))).await?.is_err() {
-                found |= self.gone.insert(name.clone());
-            }
-        }
-        if found {
-            // What the write brought up to date may show it no longer; if it does, it does not count.
-            self.watches.clear();
-            return Ok(Step::Again);
-        }
-        Ok(Step::Wait(look.ahead))
-    }
-
     /// We are inside, as far as we know: prove it by a write, and see who waits.
     async fn prove(&mut self, session: &Session, node: &str) -> Result<Step> {
         let path = self.path(node);
@@ -414,13 +266,9 @@ impl ZooKeeperPlace {
     fn waits(&self, ahead: usize) -> Turn {
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::Wait { recheck, ahead: u64::try_from(ahead).ok() }
+        Turn::wait(recheck, u64::try_from(ahead).ok())
     }
 }
-
-/// Who has at most so many before it asks the leader each time; the others each so-and-so-many times.
-const DOUBT_AHEAD_MAX: usize = 4;
-const DOUBT_EVERY: u32 = 8;
 
 /// How often something may change while we look, before we tell it as a fault.
 const STEPS_MAX: u32 = 8;
@@ -428,8 +276,9 @@ const STEPS_MAX: u32 = 8;
 impl Place for ZooKeeperPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.store.clock.now();
-        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
-            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+        let Load { weight, capacity, .. } = self.claim.load;
+        if capacity < weight || weight == 0 {
+            let text = format!("a weight of {weight} never fits into a room of {capacity}; ask for less");
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         for _ in 0..STEPS_MAX {
@@ -451,7 +300,7 @@ impl Place for ZooKeeperPlace {
                         ));
                     }
                     let counter = self.counter.unwrap_or(0);
-                    return Ok(Turn::Held(Grant { counter, valid_for, wanted: self.wanted }));
+                    return Ok(Turn::Held(Grant::new(counter, valid_for).wanted(self.wanted)));
                 }
             }
         }
@@ -512,7 +361,7 @@ impl Place for ZooKeeperPlace {
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no pulse was confirmed in time"));
         }
-        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+        Ok(Renewal::held(valid_for, self.wanted))
     }
 
     async fn leave(&mut self) -> Result<()> {

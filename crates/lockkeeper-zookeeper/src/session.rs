@@ -29,6 +29,8 @@ use crate::tls;
 
 /// Pulses per session time-out.
 const PULSES: u32 = 10;
+/// The ttl of locks that name none.
+pub(crate) const USUAL_TTL: Duration = Duration::from_secs(10);
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 
@@ -93,7 +95,12 @@ impl Session {
 
     /// What the ledger of fences says, if we have read it and it has not changed since.
     pub(crate) fn ledger(&self) -> Option<Ledger> {
-        self.known().as_mut()?.if_true()
+        self.known().as_mut()?.if_true().cloned()
+    }
+
+    /// The counter of a write, if the ledger that we have read reaches that far.
+    pub(crate) fn counter(&self, zxid: i64) -> Option<u64> {
+        self.known().as_mut()?.if_true()?.counter(zxid)
     }
 
     pub(crate) fn keep_ledger(&self, known: Known) {
@@ -139,7 +146,7 @@ impl Sessions {
 
     /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another time-out.
     pub(crate) async fn usual(&self) -> Result<Arc<Session>> {
-        self.open(self.options.session_for(Duration::from_secs(10))).await
+        self.open(self.options.session_for(USUAL_TTL)).await
     }
 
     async fn open(&self, asked: Duration) -> Result<Arc<Session>> {

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Error, Locker};
-use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::quorum::{PATIENCE, Quorum, claim, locker, soon, take};
+use lockkeeper_testkit::quorum::{Quorum, claim, locker, soon};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
