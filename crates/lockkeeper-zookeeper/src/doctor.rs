@@ -123,7 +123,7 @@ fn about_ensemble(standalone: bool, leaders: usize) -> Option<Finding> {
 }
 
 fn about_session(store: &ZooKeeper) -> Finding {
-    let (asked, given) = (store.options().session_for(crate::session::USUAL_TTL), store.session_timeout());
+    let (asked, given) = (store.options().usual_session(), store.session_timeout());
     if asked == given {
         let what = format!("a session time-out of {given:?} was asked for and given");
         return Finding::fine(what, "locks of this ttl are replaced this long after their holder died");

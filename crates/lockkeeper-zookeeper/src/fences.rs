@@ -76,10 +76,14 @@ impl Ledger {
         format!("lockkeeper=1\nnext={}\n", floor.saturating_add(1))
     }
 
+    /// The largest counter that it can give.
+    fn reach(&self) -> u64 {
+        self.entries.last().map_or(0, |it| it.base + BLOCK)
+    }
+
     /// The text that follows on this one, with counters above all of it and above `floor`.
     fn after(&self, floor: u64) -> String {
-        let last = self.entries.last().map_or(0, |it| it.base + BLOCK);
-        let mut text = Ledger::first(last.max(floor));
+        let mut text = Ledger::first(self.reach().max(floor));
         for it in self.entries.iter().rev().take(PAST_MAX).rev() {
             text.push_str(&format!("was={:x}:{}\n", it.since, it.base));
         }
@@ -168,13 +172,15 @@ impl Store {
             match self.in_time(DOING, session.client.get_and_watch_data(&path)).await? {
                 Ok((data, stat, watcher)) => {
                     let ledger = Ledger::read(&data, &stat);
+                    self.reach(ledger.reach());
                     let watch = Watch::unheard(watcher);
                     session.keep_ledger(Known { ledger: ledger.clone(), watch });
                     return Ok(ledger);
                 }
                 Err(Error::NoNode) => {
                     let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
-                    let text = Ledger::first(floor);
+                    // Somebody removed it, or all data are lost; others may have been given more than we.
+                    let text = Ledger::first(self.reach(floor));
                     let made = session.client.create(&path, text.as_bytes(), &mode);
                     match self.in_time(DOING, made).await? {
                         Ok(_) | Err(Error::NodeExists) => {}

@@ -95,8 +95,8 @@ impl ZooKeeper {
         &self.store.options
     }
 
-    /// The session time-out that the ensemble gave when the store was opened: that of locks with the usual ttl of 10 s,
-    /// or less if `session` in the URL says so.
+    /// The session time-out that the ensemble gave when the store was opened: asked for was that of `session` in the URL,
+    /// or else 10 s, which is the ttl of locks that name none.
     pub fn session_timeout(&self) -> Duration {
         self.first
     }

@@ -172,6 +172,11 @@ impl Options {
         self.tick.unwrap_or(Duration::from_secs(2).min(session * 3 / 10))
     }
 
+    /// Which session to ask for at first: that of `session`, or of locks that name no ttl.
+    pub(crate) fn usual_session(&self) -> Duration {
+        self.session.unwrap_or(Duration::from_secs(10))
+    }
+
     /// Which session to ask for, for locks of this ttl.
     pub(crate) fn session_for(&self, ttl: Duration) -> Duration {
         // In milliseconds, as the ensemble counts them.

@@ -29,8 +29,6 @@ use crate::tls;
 
 /// Pulses per session time-out.
 const PULSES: u32 = 10;
-/// The ttl of locks that name none.
-pub(crate) const USUAL_TTL: Duration = Duration::from_secs(10);
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 
@@ -146,7 +144,7 @@ impl Sessions {
 
     /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another time-out.
     pub(crate) async fn usual(&self) -> Result<Arc<Session>> {
-        self.open(self.options.session_for(USUAL_TTL)).await
+        self.open(self.options.usual_session()).await
     }
 
     async fn open(&self, asked: Duration) -> Result<Arc<Session>> {

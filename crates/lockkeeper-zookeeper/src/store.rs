@@ -45,6 +45,8 @@ pub(crate) struct Store {
     known: Mutex<HashMap<ClaimId, Known>>,
     /// The largest counter that this process was ever given, of all names: numbers of writes order all of them.
     seen: AtomicU64,
+    /// The largest counter that anybody can have been given by the ledgers that this process has read.
+    reach: AtomicU64,
     _driver: Driver,
 }
 
@@ -61,8 +63,9 @@ impl Store {
         let clock = Clock::boot();
         let made = || Arc::new(Sessions::new(options.clone(), clock.clone(), driver.handle.clone()));
         let sessions = sessions.get_or_init(made).clone();
-        let (events, known, seen) = (Arc::default(), Mutex::default(), AtomicU64::default());
-        Ok(Store { options, clock, sessions, events, known, seen, _driver: driver })
+        let (events, known) = (Arc::default(), Mutex::default());
+        let (seen, reach) = (AtomicU64::default(), AtomicU64::default());
+        Ok(Store { options, clock, sessions, events, known, seen, reach, _driver: driver })
     }
 
     /// The answer to a call, or a fault if it takes too long. The call itself goes on, in its order.
@@ -101,6 +104,11 @@ impl Store {
 
     pub(crate) fn see(&self, counter: u64) {
         self.seen.fetch_max(counter, Ordering::SeqCst);
+    }
+
+    /// A ledger reaches this far. Returns how far any did that we have read.
+    pub(crate) fn reach(&self, counter: u64) -> u64 {
+        self.reach.fetch_max(counter, Ordering::SeqCst).max(counter)
     }
 
     pub(crate) fn remember(&self, id: ClaimId, known: Known) {

@@ -32,7 +32,8 @@ async fn a_short_ttl_has_a_short_session_and_a_dead_holder_is_replaced_by_it() {
         (backend.enter(claim("short", TTL)), backend.enter(claim("long", Duration::from_secs(30))));
     for (place, ttl) in [(&mut short, TTL), (&mut long, Duration::from_secs(30))] {
         let Turn::Held(grant) = place.turn().await.unwrap() else { panic!("it is free") };
-        assert!(ttl / 2 < grant.valid_for && grant.valid_for <= ttl, "{ttl:?}: {grant:?}");
+        // Its session was made after the lock was asked for.
+        assert!(ttl / 2 < grant.valid_for && grant.valid_for < ttl * 2, "{ttl:?}: {grant:?}");
     }
     assert_eq!(time_outs(&server).await, [4000, 10_000, 30_000], "one for each ttl, and the first");
     let other = locker(&ZooKeeper::connect(&server.url()).await.unwrap(), TTL);
