@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
-use lockkeeper_core::{Error, Locker};
+use lockkeeper_core::{Clock, Error, Locker};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
 use lockkeeper_testkit::quorum::{Quorum, claim, locker, soon};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
@@ -111,6 +111,47 @@ async fn a_frozen_server_costs_neither_newcomers_nor_holders_anything() {
 #[tokio::test]
 async fn a_dead_server_costs_neither_newcomers_nor_holders_anything() {
     works_without(0, async |servers, _, at| servers.nodes()[at].kill().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_a_black_hole_costs_neither_newcomers_nor_holders_anything() {
+    works_without(2, async |_, proxies, at| proxies[at].vanish().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn no_connection_is_idle_for_so_long_that_a_firewall_forgets_it() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let backend = ZooKeeper::connect(&format!("zookeeper://{}?tick=100ms", proxy.address())).await.unwrap();
+    let mut held = Vec::new();
+    for ttl in [5, 10, 40] {
+        let locker = Locker::builder(backend.clone()).ttl(Duration::from_secs(ttl)).build();
+        held.push(locker.lock(format!("held/{ttl}").as_str()).await.unwrap());
+    }
+    proxy.forget_idle(Some(Duration::from_secs(2)));
+    // Longer than the shortest ttl, and several times as long as a connection may be idle.
+    Clock::boot().sleep(Duration::from_secs(8)).await;
+    assert_eq!(proxy.counters().forgotten, 0, "every connection said something in time");
+    for guard in held {
+        guard.check().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_forgotten_costs_no_lock_and_no_call() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let url = format!("zookeeper://{}?session=40s&tick=100ms", proxy.address());
+    // With the patience that everybody has: 5 s.
+    let locker = Locker::builder(ZooKeeper::connect(&url).await.unwrap()).ttl(Duration::from_secs(40)).build();
+    let guard = locker.lock("held").await.unwrap();
+    proxy.forget_idle(Some(Duration::from_millis(100)));
+    soon("the end of the flow", proxy.wait_for(|it| it.forgotten != 0)).await.unwrap();
+    proxy.forget_idle(None);
+    locker.lock("other").await.unwrap().release().await.unwrap();
+    guard.check().unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
