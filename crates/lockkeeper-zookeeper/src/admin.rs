@@ -74,9 +74,8 @@ impl ZooKeeper {
             Err(error) => return Err(fault::from_error(doing, error)),
         };
         let strangers = names.iter().filter(|it| Stand::read((*it).clone()).is_none());
-        let foreign = strangers.map(|it| {
-            format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it")
-        });
+        let foreign = strangers
+            .map(|it| format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it"));
         let mut found = Line { foreign: foreign.collect(), ..Line::default() };
         let line = in_order(names);
         let loads: Vec<_> = line.iter().map(|it| it.load).collect();

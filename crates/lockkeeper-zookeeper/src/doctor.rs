@@ -195,8 +195,7 @@ fn about_conf(store: &ZooKeeper, conf: &str) -> Option<Finding> {
     let tick = Duration::from_millis(number("tickTime")?);
     // The shortest session has the shortest margin.
     let shortest = number("minSessionTimeout").map_or(tick * 2, Duration::from_millis);
-    let shortest = shortest.max(crate::options::TTL_MIN).min(store.options().session_for(shortest));
-    let allowed = store.options().tick_of(shortest);
+    let allowed = store.options().tick_of(shortest.max(crate::options::TTL_MIN));
     // The leader hears of us every half tick.
     (allowed < tick / 2).then(|| {
         Finding::danger(

@@ -4,12 +4,13 @@
 //! 2³² at once, of which a fence has room for few, and an ensemble that lost its data counts from the beginning. So
 //! one node below the path, the *ledger*, says what numbers count from. A write that came after the ledger's own
 //! last write, in the same reign of a leader, has the counter `base + (its number − the ledger's)`, as long as that
-//! is at most `base + BLOCK`. Beyond that, and after an election, whoever comes first writes the ledger anew, with a
-//! base above all that the last one could give.
+//! is at most `base + BLOCK`. Beyond that, after an election, and when the ledger is old, whoever comes first writes it
+//! anew, with a base above all that the last one could give.
 //!
 //! The base is at least the wall time at which the ledger was written, by the clock of the *servers*, in units that
-//! pass more quickly than an ensemble can write. Hence what was there before all data were lost is smaller. A clock
-//! that was wrong then costs that promise, never one of the others: nothing here judges whether a lock has expired.
+//! pass more quickly than an ensemble can write. Hence what was there before all data were lost, or before an old copy
+//! of them was put back, is smaller. A clock that was wrong then costs that promise, never one of the others: nothing
+//! here judges whether a lock has expired.
 
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::fence::COUNTER_MAX;
@@ -29,10 +30,31 @@ const BLOCK: u64 = 1 << 20;
 const PER_MILLISECOND: u64 = 64;
 /// A clock beyond this (the year 2074) is not believed, so that it cannot use up all counters.
 const CLOCK_MAX: u64 = COUNTER_MAX / 4 * 3;
+/// When an entry is old: a copy of the data that is older than this is noticed when it is put back.
+const OLD_MILLISECONDS: i64 = 10 * 60 * 1000;
 /// How many entries of the past are kept, for people who look at old locks.
 const PAST_MAX: usize = 16;
 /// How often the ledger may change under our eyes.
 const TRIES_MAX: u32 = 8;
+
+/// A write of ours: its number and the servers' time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) zxid: i64,
+    pub(crate) at: i64,
+}
+
+impl Written {
+    /// The making of a node.
+    pub(crate) fn first(stat: &Stat) -> Self {
+        Written { zxid: stat.czxid, at: stat.ctime }
+    }
+
+    /// The last write to a node.
+    pub(crate) fn last(stat: &Stat) -> Self {
+        Written { zxid: stat.mzxid, at: stat.mtime }
+    }
+}
 
 /// From which transaction on numbers count from which base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +78,8 @@ pub(crate) struct Ledger {
     /// First the oldest; the last one is in force.
     entries: Vec<Entry>,
     version: i32,
+    /// When it was written, by the clock of the servers.
+    at: i64,
 }
 
 impl Ledger {
@@ -68,7 +92,7 @@ impl Ledger {
         let mut entries: Vec<Entry> = past.filter_map(|it| entry_of(&it)).collect();
         let clock = u64::try_from(stat.mtime).unwrap_or(0).saturating_mul(PER_MILLISECOND).min(CLOCK_MAX);
         entries.push(Entry { since: stat.mzxid, base: clock.max(next) });
-        Ledger { entries, version: stat.version }
+        Ledger { entries, version: stat.version, at: stat.mtime }
     }
 
     /// The text of a first ledger, with counters above `floor`.
@@ -95,6 +119,12 @@ impl Ledger {
         let entry = self.entries.iter().rev().find(|it| it.since < zxid)?;
         entry.counter(zxid)
     }
+
+    /// The same for a write just now, which an old ledger does not number.
+    pub(crate) fn counter_now(&self, written: Written) -> Option<u64> {
+        let is_old = OLD_MILLISECONDS < written.at.saturating_sub(self.at);
+        self.counter(written.zxid).filter(|_| !is_old)
+    }
 }
 
 fn entry_of(text: &str) -> Option<Entry> {
@@ -118,13 +148,18 @@ impl Store {
 
     /// The counter of a write of ours, which must be above `floor`: what this process had seen before it wrote.
     /// `None` if the write cannot be numbered; then another one can.
-    pub(crate) async fn number(&self, session: &Session, zxid: i64, floor: u64) -> Result<Option<u64>> {
-        if let Some(counter) = session.counter(zxid).filter(|it| (floor + 1..=COUNTER_MAX).contains(it)) {
+    pub(crate) async fn number(
+        &self,
+        session: &Session,
+        written: Written,
+        floor: u64,
+    ) -> Result<Option<u64>> {
+        if let Some(counter) = session.counter(written).filter(|it| (floor + 1..=COUNTER_MAX).contains(it)) {
             return Ok(Some(counter));
         }
         for _ in 0..TRIES_MAX {
             let ledger = self.read_ledger(session, floor).await?;
-            match ledger.counter(zxid) {
+            match ledger.counter_now(written) {
                 Some(counter) if COUNTER_MAX < counter => {
                     let text = format!(
                         "the counters of fences are used up; if nothing relies on earlier fences, delete the node {}",
@@ -134,8 +169,8 @@ impl Store {
                 }
                 Some(counter) if floor < counter => return Ok(Some(counter)),
                 // Written since: what we wrote before that is out of its reach, or below what we have seen.
-                _ if ledger.entries.last().is_some_and(|it| zxid < it.since) => return Ok(None),
-                // An election, a block used up, or data that went back behind what we have seen.
+                _ if ledger.entries.last().is_some_and(|it| written.zxid < it.since) => return Ok(None),
+                // An election, a block used up, an old ledger, or data that went back behind what we have seen.
                 _ => self.write_ledger(session, &ledger, floor).await?,
             }
         }
@@ -270,6 +305,16 @@ mod tests {
         let absurd = Ledger::read(b"next=1", &stat(5, i64::MAX, 0));
         assert!(absurd.counter(6).unwrap() < COUNTER_MAX / 5 * 4);
         assert!(Ledger::read(b"\xff", &stat(5, -1, 0)).counter(6).is_some(), "what is not ours does no harm");
+    }
+
+    #[test]
+    fn an_old_ledger_numbers_nothing_new() {
+        let ledger = Ledger::read(b"next=1000", &stat(5, 1_000_000, 0));
+        let at = |at| ledger.counter_now(Written { zxid: 6, at });
+        // A clock that went back harms nothing.
+        assert!([1, 1_000_000, 1_600_000].into_iter().all(|it| at(it) == ledger.counter(6)));
+        assert_eq!(at(1_600_001), None);
+        assert!(ledger.counter(6).is_some(), "what was numbered is known to people");
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// The node below which all locks lie. It is made if it is not there.
     pub path: String,
-    /// The longest session to ask for. `None` means that a session is as long as the ttl of its locks. A longer ttl is
-    /// then renewed within this time, and whoever dies is replaced after this time.
+    /// The session that is opened with the store, before any lock asks for one: best the ttl that most locks have. `None`
+    /// means 10 s, the ttl of locks that name none. Locks of another ttl have a session of their own.
     pub session: Option<Duration>,
     /// What is taken off every deadline, because a follower tells the leader of us only every half tick: the ensemble's
     /// `tickTime`. `None` means 2 s, which is the default of ZooKeeper, or three tenths of the session if that is less;
@@ -140,8 +140,8 @@ impl Options {
         if self.session.is_some_and(|it| !(TTL_MIN..=TTL_MAX).contains(&it)) {
             return Err(bad("`session` must be from 200ms to 1h"));
         }
-        if self.tick.is_some_and(|it| it.is_zero() || self.session.unwrap_or(TTL_MAX) / 2 < it) {
-            return Err(bad("`tick` must be more than nothing and at most half of `session`"));
+        if self.tick.is_some_and(|it| it.is_zero() || self.session.unwrap_or(TTL_MAX) < session_min(it)) {
+            return Err(bad("`tick` must be more than nothing and at most two fifths of `session`"));
         }
         let plain = |it: char| !it.is_control() && (it.is_ascii() || it.is_alphanumeric());
         let broken = |it: &str| it.is_empty() || it == "." || it == ".." || it == "zookeeper";
@@ -176,13 +176,12 @@ impl Options {
     pub(crate) fn usual_session(&self) -> Duration {
         self.session.unwrap_or(Duration::from_secs(10))
     }
+}
 
-    /// Which session to ask for, for locks of this ttl.
-    pub(crate) fn session_for(&self, ttl: Duration) -> Duration {
-        // In milliseconds, as the ensemble counts them.
-        let ttl = Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        ttl.min(self.session.unwrap_or(TTL_MAX))
-    }
+/// The shortest session that can be kept if so much is taken off: a third must be left from one renewal to the next, and
+/// pulses take their time.
+pub(crate) fn session_min(tick: Duration) -> Duration {
+    tick * 5 / 2
 }
 
 /// The URL is not repeated: it may hold a password.
@@ -201,13 +200,15 @@ mod tests {
         assert_eq!(options.servers, ["one:2181", "two:99", "[::1]:7"]);
         assert_eq!((options.user.as_deref(), options.path.as_str()), (Some("me"), "/team/a"));
         assert_eq!(options.password.as_ref().unwrap().reveal(), "p@ss");
-        assert_eq!((options.session, options.tick), (Some(Duration::from_secs(4)), Some(Duration::from_millis(500))));
-        assert_eq!(options.session_for(Duration::from_secs(10)), Duration::from_secs(4));
-        assert_eq!(options.session_for(Duration::from_secs(1)), Duration::from_secs(1));
+        assert_eq!(
+            (options.session, options.tick),
+            (Some(Duration::from_secs(4)), Some(Duration::from_millis(500)))
+        );
+        assert_eq!(options.usual_session(), Duration::from_secs(4));
         assert!(!format!("{options:?}").contains("p@ss"));
         let plain = Options::parse("zookeeper://h").unwrap();
         assert_eq!((plain.path.as_str(), plain.session), ("/lockkeeper", None));
-        assert_eq!(plain.session_for(Duration::from_secs(30)), Duration::from_secs(30));
+        assert_eq!(plain.usual_session(), Duration::from_secs(10));
         for (session, tick) in [(10_000, 2000), (4000, 1200), (1000, 300)] {
             assert_eq!(plain.tick_of(Duration::from_millis(session)), Duration::from_millis(tick));
         }
@@ -223,7 +224,7 @@ mod tests {
             "zookeeper://me:canary@h?colour=blue",
             "zookeeper://me:canary@h?session=soon",
             "zookeeper://me:canary@h?session=2h",
-            "zookeeper://me:canary@h?session=1s&tick=1s",
+            "zookeeper://me:canary@h?session=1s&tick=401ms",
             "zookeeper://me:canary@h/%zz",
             "zookeeper://me:canary@h/a//b",
             "zookeeper://me:canary@h/a/..",

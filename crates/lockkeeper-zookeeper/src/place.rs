@@ -23,6 +23,7 @@ use zookeeper_client::{Acls, Error};
 
 use crate::admin::session_line;
 use crate::fault::NAME;
+use crate::fences::Written;
 use crate::line::{Look, in_order};
 use crate::session::Session;
 use crate::store::Store;
@@ -171,7 +172,7 @@ impl ZooKeeperPlace {
             self.reset();
             return Ok(Step::Again);
         };
-        self.enter(session, stat.mzxid, floor).await
+        self.enter(session, Written::last(&stat), floor).await
     }
 
     /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
@@ -192,7 +193,7 @@ impl ZooKeeperPlace {
             return self.watch(session, &look).await;
         }
         self.wanted = look.wanted;
-        self.enter(session, stat.mzxid, floor).await
+        self.enter(session, Written::last(&stat), floor).await
     }
 
     async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {

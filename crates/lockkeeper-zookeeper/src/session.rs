@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error, MultiWriteError};
 
 use crate::fault::{self, NAME};
-use crate::fences::{Known, Ledger};
-use crate::options::Options;
+use crate::fences::{Known, Ledger, Written};
+use crate::options::{Options, session_min};
 use crate::tls;
 
 /// Pulses per session time-out.
@@ -97,8 +97,8 @@ impl Session {
     }
 
     /// The counter of a write, if the ledger that we have read reaches that far.
-    pub(crate) fn counter(&self, zxid: i64) -> Option<u64> {
-        self.known().as_mut()?.if_true()?.counter(zxid)
+    pub(crate) fn counter(&self, written: Written) -> Option<u64> {
+        self.known().as_mut()?.if_true()?.counter_now(written)
     }
 
     pub(crate) fn keep_ledger(&self, known: Known) {
@@ -134,9 +134,10 @@ impl Sessions {
     /// The session for claims of this ttl; a new one if there is none or the last one was lost.
     pub(crate) async fn session(&self, ttl: Duration) -> Result<Arc<Session>> {
         const DOING: &str = "opening a session for the ttl";
-        let asked = self.options.session_for(ttl);
-        let session = self.open(asked).await?;
-        match refusal(&self.options, ttl, asked, session.timeout) {
+        // In milliseconds, as the ensemble counts them.
+        let ttl = Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let session = self.open(ttl).await?;
+        match refusal(&self.options, ttl, session.timeout) {
             None => Ok(session),
             Some(text) => Err(Fault::permanent(NAME, DOING, text)),
         }
@@ -195,24 +196,23 @@ impl Sessions {
 }
 
 /// Why a ttl cannot be kept with the session that the ensemble gave for it.
-fn refusal(options: &Options, ttl: Duration, asked: Duration, given: Duration) -> Option<String> {
+fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> {
     let tick = options.tick_of(given);
-    if asked < given {
+    if ttl < given {
         Some(format!(
             "a ttl of {ttl:?} cannot be kept: the servers give no session shorter than {given:?} \
              (minSessionTimeout, two ticks if it is not set); ask for a ttl of {given:?} or more, or lower it there"
         ))
-    } else if given < asked {
+    } else if given < ttl {
         Some(format!(
             "a ttl of {ttl:?} cannot be kept: the servers give no session longer than {given:?} \
-             (maxSessionTimeout, twenty ticks if it is not set); ask for a ttl of {given:?} or less, raise it there, \
-             or say session={given:?} in the URL to renew longer ones within it"
+             (maxSessionTimeout, twenty ticks if it is not set); ask for a ttl of {given:?} or less, or raise it there"
         ))
-    } else if given < tick * 2 {
+    } else if given < session_min(tick) {
         Some(format!(
             "a ttl of {ttl:?} is too short for a tick of {tick:?}, which is taken off every deadline; ask for a ttl \
              of {:?} or more, or set `tick` in the URL to the servers' tickTime",
-            tick * 2
+            session_min(tick)
         ))
     } else {
         None

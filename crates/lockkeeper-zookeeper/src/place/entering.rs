@@ -5,6 +5,7 @@ use zookeeper_client::{Acls, CreateMode, Error};
 
 use super::{Step, TAKING, ZooKeeperPlace};
 use crate::fault::{self, NAME};
+use crate::fences::Written;
 use crate::line::{Look, Stand, in_order, name_of};
 use crate::session::Session;
 use crate::store::Known;
@@ -15,10 +16,10 @@ const DOUBT_AHEAD_MAX: usize = 4;
 const DOUBT_EVERY: u32 = 8;
 
 impl ZooKeeperPlace {
-    /// The write with this number let us in. `floor` is what this process had seen before it wrote.
-    pub(super) async fn enter(&mut self, session: &Session, zxid: i64, floor: u64) -> Result<Step> {
+    /// This write let us in. `floor` is what this process had seen before it wrote.
+    pub(super) async fn enter(&mut self, session: &Session, written: Written, floor: u64) -> Result<Step> {
         self.watches.clear();
-        let Some(counter) = self.store.number(session, zxid, floor).await? else {
+        let Some(counter) = self.store.number(session, written, floor).await? else {
             // It has no number, but the next write has one.
             return Ok(Step::Again);
         };
@@ -68,7 +69,7 @@ impl ZooKeeperPlace {
         };
         if self.is_alone() && look.blockers.is_empty() {
             self.wanted = look.wanted;
-            return self.enter(session, stat.czxid, floor).await;
+            return self.enter(session, Written::first(&stat), floor).await;
         }
         self.proceed(session, look).await
     }

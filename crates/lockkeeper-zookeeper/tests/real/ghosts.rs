@@ -39,7 +39,8 @@ async fn haunt(ensemble: &ZooKeeperEnsemble, claims: &[String]) -> u16 {
         if enough <= there { Ok(()) } else { Err(KitError::new(format!("{there:x}"))) }
     });
     caught_up.await.unwrap();
-    let ghosts: Vec<Vec<u8>> = claims.iter().map(|it| Created { path: it, owner: 0x1234, number: 1 }.bytes()).collect();
+    let ghosts: Vec<Vec<u8>> =
+        claims.iter().map(|it| Created { path: it, owner: 0x1234, number: 1 }.bytes()).collect();
     history::append(haunted.folder(), last + 1, &ghosts);
     haunted.start().await.unwrap();
     haunted.port()

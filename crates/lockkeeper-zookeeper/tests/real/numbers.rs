@@ -84,6 +84,26 @@ async fn a_process_accepts_no_fence_below_what_it_has_seen() {
 }
 
 #[tokio::test]
+async fn fences_grow_also_when_an_old_copy_of_the_data_was_put_back() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let living = new_process(&server).await;
+    let fence = fence_of(&living).await;
+    server.kill().unwrap();
+    std::fs::remove_dir_all(server.folder().join("data/version-2")).unwrap();
+    server.start().await.unwrap();
+    let last = last_zxid(&server).await;
+    server.kill().unwrap();
+    // A path and a ledger as they were in 1970.
+    let (root, ledger) = ("/lockkeeper", "/lockkeeper/.fences");
+    let old = [root, ledger].map(|path| Created { path, owner: 0, number: 1 }.bytes());
+    history::append(server.folder(), last + 1, &old);
+    server.start().await.unwrap();
+    let newborn = fence_of(&new_process(&server).await).await;
+    assert!(fence < newborn, "a process that has seen nothing: {fence} and then {newborn}");
+    assert!(newborn < fence_of(&living).await);
+}
+
+#[tokio::test]
 async fn an_election_costs_a_few_counters_and_not_four_thousand_million() {
     let servers = Servers::start(3).await;
     let url = servers.url_of_all(TTL);
@@ -103,7 +123,10 @@ async fn an_election_costs_a_few_counters_and_not_four_thousand_million() {
     assert!(second < third && third < fourth, "{second}, {third}, {fourth}");
     let minute = 60_000 * 64;
     let spent = fourth.counter() - first.counter();
-    assert!(spent < 10 * minute, "an election cost {spent} counters, which is more than the clock gives in 10 min");
+    assert!(
+        spent < 10 * minute,
+        "an election cost {spent} counters, which is more than the clock gives in 10 min"
+    );
 }
 
 /// A server on which the line of `job` has had so many claims.
@@ -112,7 +135,10 @@ async fn with_number(number: i32) -> Server {
     let operator = Client::connect(&server.address()).await.unwrap();
     let open = Acls::anyone_all();
     operator.create("/lockkeeper", b"", &CreateMode::Persistent.with_acls(open)).await.unwrap();
-    operator.create("/lockkeeper/job", b"", &CreateMode::Container.with_acls(Acls::anyone_all())).await.unwrap();
+    operator
+        .create("/lockkeeper/job", b"", &CreateMode::Container.with_acls(Acls::anyone_all()))
+        .await
+        .unwrap();
     let mut state = operator.state_watcher();
     drop(operator);
     while !state.changed().await.is_terminated() {}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Clock, Error, Locker};
+use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
 use lockkeeper_testkit::quorum::{Quorum, claim, locker, soon};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
@@ -12,6 +13,8 @@ use lockkeeper_zookeeper::ZooKeeper;
 use crate::common::Servers;
 
 const TTL: Duration = Duration::from_secs(4);
+/// Sessions that nobody uses are kept for a minute.
+const IDLE_MAX: Duration = Duration::from_mins(4);
 
 /// The time-outs of all sessions, by the server's own list, smallest first.
 async fn time_outs(server: &Server) -> Vec<u64> {
@@ -48,10 +51,13 @@ async fn a_short_ttl_has_a_short_session_and_a_dead_holder_is_replaced_by_it() {
 async fn a_session_in_the_url_serves_every_ttl() {
     let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
     let backend = ZooKeeper::connect(&format!("{}?session=4s", server.url())).await.unwrap();
-    // The usual ttl is 10 s.
-    let guard = Locker::new(backend.clone()).lock("job").await.unwrap();
-    assert!(guard.remaining() <= TTL);
+    let here = Locker::builder(backend.clone()).ttl(TTL).build();
+    here.lock("job").await.unwrap().release().await.unwrap();
     assert_eq!(time_outs(&server).await, [4000]);
+    // The usual ttl is 10 s.
+    let guard = Locker::new(backend).lock("job").await.unwrap();
+    assert!(TTL < guard.remaining());
+    assert_eq!(time_outs(&server).await, [4000, 10_000]);
     guard.release().await.unwrap();
 }
 
@@ -75,6 +81,27 @@ async fn a_ttl_that_the_servers_do_not_give_is_refused_in_words() {
     let ticking = ZooKeeper::connect(&format!("{}?tick=4s", server.url())).await.unwrap();
     let error = locker(&ticking, Duration::from_secs(5)).lock("job").await.unwrap_err().to_string();
     assert!(error.contains("tick of 4s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_uses_is_closed() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let backend = ZooKeeper::connect(&format!("{}?session=5s", server.url())).await.unwrap();
+    for ttl in [2, 3, 4] {
+        let locker = locker(&backend, Duration::from_secs(ttl));
+        locker.lock("job").await.unwrap().release().await.unwrap();
+    }
+    let kept = locker(&backend, Duration::from_secs(6)).lock("kept").await.unwrap();
+    assert_eq!(time_outs(&server).await, [2000, 3000, 4000, 5000, 6000]);
+    let closed = eventually(IDLE_MAX, async || match time_outs(&server).await.as_slice() {
+        [6000] => Ok(()),
+        it => Err(KitError::new(format!("{it:?}"))),
+    });
+    closed.await.unwrap();
+    kept.check().unwrap();
+    kept.release().await.unwrap();
+    // And a new one is opened for the next.
+    locker(&backend, Duration::from_secs(2)).lock("job").await.unwrap().release().await.unwrap();
 }
 
 /// Connect through proxies of which one answers nothing, take a lock, and give it back.
@@ -144,7 +171,8 @@ async fn a_connection_that_was_forgotten_costs_no_lock_and_no_call() {
     let proxy = Proxy::start(server.port()).await.unwrap();
     let url = format!("zookeeper://{}?session=40s&tick=100ms", proxy.address());
     // With the patience that everybody has: 5 s.
-    let locker = Locker::builder(ZooKeeper::connect(&url).await.unwrap()).ttl(Duration::from_secs(40)).build();
+    let locker =
+        Locker::builder(ZooKeeper::connect(&url).await.unwrap()).ttl(Duration::from_secs(40)).build();
     let guard = locker.lock("held").await.unwrap();
     proxy.forget_idle(Some(Duration::from_millis(100)));
     soon("the end of the flow", proxy.wait_for(|it| it.forgotten != 0)).await.unwrap();
