@@ -249,21 +249,7 @@ mod tests {
     use super::*;
 
     fn stat(mzxid: i64, mtime: i64, version: i32) -> Stat {
-        let (czxid, pzxid, ctime, cversion, aversion) = (1, 1, 1, 0, 0);
-        let (ephemeral_owner, data_length, num_children) = (0, 0, 0);
-        Stat {
-            czxid,
-            mzxid,
-            pzxid,
-            ctime,
-            mtime,
-            version,
-            cversion,
-            aversion,
-            ephemeral_owner,
-            data_length,
-            num_children,
-        }
+        Stat { mzxid, mtime, version, ..crate::line::tests::folder(0, 0) }
     }
 
     fn reign(epoch: i64, count: i64) -> i64 {

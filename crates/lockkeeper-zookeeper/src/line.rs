@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use lockkeeper_core::admission;
 use lockkeeper_core::{Claim, ClaimId, Load};
+use zookeeper_client::Stat;
 
 /// The end of the numbers that count, well before that of the store (2³¹ − 1).
 pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
@@ -50,6 +51,14 @@ pub(crate) fn in_order(names: Vec<String>) -> Vec<Stand> {
     line
 }
 
+/// Whether the next node of a folder would get a number that the store may give twice.
+///
+/// What the store calls the version of the children counts those that came and those that went; it may have overflowed.
+pub(crate) fn is_worn_out(folder: &Stat) -> bool {
+    let came_twice = folder.cversion.wrapping_add(folder.num_children).cast_unsigned();
+    NUMBER_END.cast_unsigned() <= came_twice / 2
+}
+
 /// What a look at the line said.
 pub(crate) struct Look {
     /// Those who keep us out by their weight.
@@ -77,8 +86,27 @@ impl Look {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What the store says of a node, as far as it matters here.
+    pub(crate) fn folder(cversion: i32, num_children: i32) -> Stat {
+        let (czxid, mzxid, pzxid, ctime, mtime) = (1, 1, 1, 1, 1);
+        let (version, aversion, ephemeral_owner, data_length) = (0, 0, 0, 0);
+        Stat {
+            czxid,
+            mzxid,
+            pzxid,
+            ctime,
+            mtime,
+            version,
+            cversion,
+            aversion,
+            ephemeral_owner,
+            data_length,
+            num_children,
+        }
+    }
 
     fn names(numbers: &[i32]) -> Vec<String> {
         numbers.iter().map(|it| format!("{}-1-4-{it:010}", "0".repeat(32))).collect()
@@ -100,6 +128,23 @@ mod tests {
         let beyond = |number| Stand::read(names(&[number]).remove(0)).unwrap().is_beyond();
         assert!([0, 1, NUMBER_END - 1].into_iter().all(|it| !beyond(it)));
         assert!([NUMBER_END, i32::MAX, i32::MIN, -1].into_iter().all(beyond));
+    }
+
+    #[test]
+    fn a_folder_tells_how_many_came() {
+        let worn_out = |came: i32, there: i32| {
+            let cversion = came.wrapping_mul(2).wrapping_sub(there);
+            is_worn_out(&folder(cversion, there))
+        };
+        for there in [0, 1, 700] {
+            assert!(
+                ![1000, i32::MAX / 2, i32::MAX / 2 + 1, NUMBER_END - 1]
+                    .into_iter()
+                    .any(|it| worn_out(it, there))
+            );
+            assert!([NUMBER_END, i32::MAX].into_iter().all(|it| worn_out(it, there)));
+        }
+        assert!(!worn_out(0, 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use zookeeper_client::{Acls, CreateMode, Error};
 use super::{Step, TAKING, ZooKeeperPlace};
 use crate::fault::{self, NAME};
 use crate::fences::Written;
-use crate::line::{Look, Stand, in_order, name_of};
+use crate::line::{Look, Stand, in_order, is_worn_out, name_of};
 use crate::session::Session;
 use crate::store::Known;
 use crate::wake::Watch;
@@ -125,20 +125,20 @@ impl ZooKeeperPlace {
             let deleted = session.client.delete(&self.path(&node), None);
             let _ = self.store.call(session, TAKING, deleted).await?;
         }
-        self.worn_out = true;
-        let listed = session.client.list_and_watch_children(&self.folder);
-        let deleted = session.client.delete(&self.folder, None);
-        let both = async { (listed.await, deleted.await) };
-        let (listed, deleted) = self.store.in_time(TAKING, both).await?;
-        let listed = self.store.call(session, TAKING, async { listed }).await?;
-        match self.store.call(session, TAKING, async { deleted }).await? {
-            Ok(()) | Err(Error::NoNode) => {
-                self.worn_out = false;
-                return Ok(Step::Again);
+        let listed = session.client.get_and_watch_children(&self.folder);
+        let Ok((names, stat, watcher)) = self.store.call(session, TAKING, listed).await? else {
+            self.worn_out = false;
+            return Ok(Step::Again);
+        };
+        // Somebody may have begun it anew while we came here.
+        self.worn_out = is_worn_out(&stat);
+        if !self.worn_out || names.is_empty() {
+            if self.worn_out {
+                let deleted = session.client.delete(&self.folder, None);
+                let _ = self.store.call(session, TAKING, deleted).await?;
             }
-            Err(_) => {}
+            return Ok(Step::Again);
         }
-        let Ok((names, watcher)) = listed else { return Ok(Step::Again) };
         let foreign = names.first().cloned();
         let line = in_order(names);
         if let (Some(foreign), true) = (foreign, line.is_empty()) {
