@@ -114,16 +114,16 @@ impl Ledger {
         text
     }
 
-    /// The counter of a write; `None` if the ledger does not reach that far, or no longer knows.
+    /// The counter that a write was given, for people; `None` if it was given none, or that is no longer known.
     pub(crate) fn counter(&self, zxid: i64) -> Option<u64> {
         let entry = self.entries.iter().rev().find(|it| it.since < zxid)?;
         entry.counter(zxid)
     }
 
-    /// The same for a write just now, which an old ledger does not number.
+    /// The counter to give to a write just now, by the entry in force. An old one numbers nothing.
     pub(crate) fn counter_now(&self, written: Written) -> Option<u64> {
         let is_old = OLD_MILLISECONDS < written.at.saturating_sub(self.at);
-        self.counter(written.zxid).filter(|_| !is_old)
+        self.entries.last().filter(|_| !is_old)?.counter(written.zxid)
     }
 }
 
@@ -300,7 +300,13 @@ mod tests {
         // A clock that went back harms nothing.
         assert!([1, 1_000_000, 1_600_000].into_iter().all(|it| at(it) == ledger.counter(6)));
         assert_eq!(at(1_600_001), None);
-        assert!(ledger.counter(6).is_some(), "what was numbered is known to people");
+        let new = Ledger::read(ledger.after(0).as_bytes(), &stat(7, 1_600_002, 1));
+        assert_eq!(
+            new.counter_now(Written { zxid: 6, at: 1_600_001 }),
+            None,
+            "not by what was in force before"
+        );
+        assert_eq!(new.counter(6), ledger.counter(6), "what was numbered is known to people");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Numbers that lines and fences are made of: at their end, after an election, and when all data are lost.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper_core::{Fence, Locker};
+use lockkeeper_core::{Clock, Fence, Locker};
 use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::quorum::{PATIENCE, Quorum, locker, soon};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
@@ -15,6 +15,7 @@ use crate::common::Servers;
 use crate::history::{self, Created};
 
 const TTL: Duration = Duration::from_secs(10);
+const LEDGER: &str = "/lockkeeper/.fences";
 
 async fn new_process(server: &Server) -> Locker {
     locker(&ZooKeeper::connect(&server.url()).await.unwrap(), TTL)
@@ -66,7 +67,7 @@ async fn a_process_accepts_no_fence_below_what_it_has_seen() {
     let operator = Client::connect(&server.address()).await.unwrap();
     let far = small.counter() + (1 << 45);
     let ledger = format!("lockkeeper=1\nnext={far}\n");
-    operator.set_data("/lockkeeper/.fences", ledger.as_bytes(), None).await.unwrap();
+    operator.set_data(LEDGER, ledger.as_bytes(), None).await.unwrap();
     let large = fence_of(&living).await;
     assert!(far < large.counter(), "the ledger is believed");
     wipe(&server).await;
@@ -76,7 +77,7 @@ async fn a_process_accepts_no_fence_below_what_it_has_seen() {
     assert!(after < newborn, "and neither do others: {after} and then {newborn}");
     // The whole path is removed by hand, while our session goes on.
     let operator = Client::connect(&server.address()).await.unwrap();
-    for path in ["/lockkeeper/job", "/lockkeeper/.fences", "/lockkeeper"] {
+    for path in ["/lockkeeper/job", LEDGER, "/lockkeeper"] {
         operator.delete(path, None).await.unwrap();
     }
     let last = fence_of(&living).await;
@@ -94,8 +95,7 @@ async fn fences_grow_also_when_an_old_copy_of_the_data_was_put_back() {
     let last = last_zxid(&server).await;
     server.kill().unwrap();
     // A path and a ledger as they were in 1970.
-    let (root, ledger) = ("/lockkeeper", "/lockkeeper/.fences");
-    let old = [root, ledger].map(|path| Created { path, owner: 0, number: 1 }.bytes());
+    let old = ["/lockkeeper", LEDGER].map(|path| Created { path, owner: 0, number: 1 }.bytes());
     history::append(server.folder(), last + 1, &old);
     server.start().await.unwrap();
     let newborn = fence_of(&new_process(&server).await).await;
@@ -127,6 +127,46 @@ async fn an_election_costs_a_few_counters_and_not_four_thousand_million() {
         spent < 10 * minute,
         "an election cost {spent} counters, which is more than the clock gives in 10 min"
     );
+}
+
+#[tokio::test]
+async fn fences_grow_while_others_write_the_ledger() {
+    let ensemble = Server::ensemble().await.unwrap();
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for process in 0..6 {
+        // Each by way of one server, so that some are behind the others.
+        let locker = new_process(&ensemble.nodes()[process % 3]).await;
+        let held = held.clone();
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let guard = soon("the lock", locker.lock("job")).await.unwrap();
+                held.lock().unwrap().push(guard.fence());
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let operator = Client::connect(&ensemble.nodes()[0].address()).await.unwrap();
+    let mut written = 0;
+    while !tasks.is_empty() {
+        // As somebody does who finds it used up.
+        if let Ok((data, stat)) = operator.get_data(LEDGER).await {
+            let text = String::from_utf8(data).unwrap();
+            let next = text.lines().find_map(|it| it.strip_prefix("next=")?.parse::<u64>().ok()).unwrap();
+            let clock = u64::try_from(stat.mtime).unwrap() * 64;
+            let text = format!("lockkeeper=1\nnext={}\n", next.max(clock) + (1 << 20) + 1);
+            written +=
+                u32::from(operator.set_data(LEDGER, text.as_bytes(), Some(stat.version)).await.is_ok());
+        }
+        tokio::select! {
+            Some(done) = tasks.join_next() => done.unwrap(),
+            () = Clock::boot().sleep(Duration::from_millis(5)) => {}
+        }
+    }
+    let fences = held.lock().unwrap();
+    assert_eq!(fences.len(), 150);
+    assert!(fences.windows(2).all(|it| it[0] < it[1]), "in the order of their holds: {fences:?}");
+    assert!(10 < written, "it was written {written} times");
 }
 
 /// A server on which the line of `job` has had so many claims.
