@@ -12,6 +12,8 @@
 //! of them was put back, is smaller. A clock that was wrong then costs that promise, never one of the others: nothing
 //! here judges whether a lock has expired.
 
+use std::fmt::Write as _;
+
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::fence::COUNTER_MAX;
 use zookeeper_client::{Acls, CreateMode, Error, Stat};
@@ -109,7 +111,7 @@ impl Ledger {
     fn after(&self, floor: u64) -> String {
         let mut text = Ledger::first(self.reach().max(floor));
         for it in self.entries.iter().rev().take(PAST_MAX).rev() {
-            text.push_str(&format!("was={:x}:{}\n", it.since, it.base));
+            let _ = writeln!(text, "was={:x}:{}", it.since, it.base);
         }
         text
     }

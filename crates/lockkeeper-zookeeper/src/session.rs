@@ -245,9 +245,10 @@ async fn race(
             tries.spawn(open(connector.clone(), options.clone(), clock.clone(), asked));
         }
         let pause = async {
-            match begun < tries_max {
-                true => clock.sleep(options.timeout / 6).await,
-                false => std::future::pending().await,
+            if begun < tries_max {
+                clock.sleep(options.timeout / 6).await;
+            } else {
+                std::future::pending().await
             }
         };
         tokio::select! {
