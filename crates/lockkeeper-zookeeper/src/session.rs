@@ -248,7 +248,7 @@ async fn race(
             if begun < tries_max {
                 clock.sleep(options.timeout / 6).await;
             } else {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {
