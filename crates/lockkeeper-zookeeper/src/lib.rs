@@ -11,6 +11,7 @@
 //! under which settings.
 
 mod admin;
+mod connection;
 mod doctor;
 mod fault;
 mod fences;

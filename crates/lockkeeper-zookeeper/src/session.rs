@@ -19,9 +19,9 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::{Clock, Moment};
 use tokio::sync::{Mutex as AsyncMutex, watch};
-use tokio::task::JoinSet;
-use zookeeper_client::{Acls, Client, Connector, CreateMode, Error, MultiWriteError};
+use zookeeper_client::{Client, Error, MultiWriteError};
 
+use crate::connection::{self, Opened};
 use crate::fault::{self, NAME};
 use crate::fences::{Known, Ledger, Written};
 use crate::options::{Options, session_min};
@@ -52,6 +52,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    fn new(Opened { client, asked_at }: Opened) -> Self {
+        let (id, timeout) = (client.session_id().0, client.session_timeout());
+        // Making the session is a write of its own, so it lives from when it was asked for.
+        let state = watch::Sender::new(State { proven_until: asked_at.after(timeout), lost: false });
+        Session { client, id, timeout, ledger: Mutex::default(), state }
+    }
+
     /// Until when the ensemble surely keeps it.
     pub(crate) fn proven_until(&self) -> Moment {
         self.state.borrow().proven_until
@@ -158,9 +165,9 @@ impl Sessions {
         let (options, clock) = (self.options.clone(), self.clock.clone());
         let connector = tls::connector(&options)?;
         // The client lives where it is made: on our own thread, which no application can block.
-        let opened = self.driver.spawn(race(connector, options, clock, asked)).await;
+        let opened = self.driver.spawn(connection::open(connector, options, clock, asked)).await;
         let opened = opened.unwrap_or(Err(Error::ClientClosed));
-        let session = Arc::new(opened.map_err(|it| fault::from_error(DOING, it))?);
+        let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
         let keeper = Keeper { session: session.clone(), class, clock: self.clock.clone() };
@@ -217,70 +224,6 @@ fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> 
     } else {
         None
     }
-}
-
-/// After how long a silent server is left for another.
-///
-/// The client tries the servers in random order, so the one that keeps silent may come first again. Its own choice, two
-/// fifths of a session, would then cost the session; after a sixth there is time for two silent ones of five. It also
-/// pings when it has been idle for half of this, so that nothing on the way forgets the connection.
-fn silence_max(session: Duration) -> Duration {
-    (session / 6).clamp(Duration::from_millis(500), Duration::from_secs(3)).min(session * 2 / 5)
-}
-
-/// Open a session; whichever try comes first. One try asks one server after the other, in random order, and a server
-/// that is frozen holds it up. So another one is begun after a while, until there are more than servers.
-async fn race(
-    connector: Connector,
-    options: Options,
-    clock: Clock,
-    asked: Duration,
-) -> std::result::Result<Session, Error> {
-    let tries_max = if options.servers.len() == 1 { 1 } else { options.servers.len() + 1 };
-    let mut tries = JoinSet::new();
-    let mut begun = 0;
-    loop {
-        if begun < tries_max {
-            begun += 1;
-            tries.spawn(open(connector.clone(), options.clone(), clock.clone(), asked));
-        }
-        let pause = async {
-            if begun < tries_max {
-                clock.sleep(options.timeout / 6).await;
-            } else {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            Some(done) = tries.join_next() => match done.unwrap_or(Err(Error::ClientClosed)) {
-                Err(error) if fault::is_transient(&error) && !tries.is_empty() => {}
-                done => return done,
-            },
-            () = pause => {}
-        }
-    }
-}
-
-async fn open(
-    connector: Connector,
-    options: Options,
-    clock: Clock,
-    asked: Duration,
-) -> std::result::Result<Session, Error> {
-    let asked_at = clock.now();
-    let mut connector = connector.with_session_timeout(asked).with_connection_timeout(silence_max(asked));
-    if let (Some(user), Some(password)) = (&options.user, &options.password) {
-        connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
-    }
-    let client = tls::connect(connector, &options).await?;
-    // Looking comes first: whoever may use the path need not be allowed to make it.
-    if client.check_stat(&options.path).await?.is_none() {
-        client.mkdir(&options.path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    }
-    let (id, timeout) = (client.session_id().0, client.session_timeout());
-    // Making the session is a write of its own, so it lives from when it was asked for.
-    let state = watch::Sender::new(State { proven_until: asked_at.after(timeout), lost: false });
-    Ok(Session { client, id, timeout, ledger: Mutex::default(), state })
 }
 
 /// Who keeps a session alive.
