@@ -99,7 +99,7 @@ impl Verb for List {
     type Answer = Vec<LockInfo>;
     const DOING: &'static str = "listing locks";
 
-    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+    fn look(&mut self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
         self.all(look.connection, look.now).map(Some)
     }
 
@@ -123,7 +123,7 @@ impl Verb for Show {
     type Answer = Option<LockInfo>;
     const DOING: &'static str = "showing a lock";
 
-    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+    fn look(&mut self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
         self.one(look.connection, look.now).map(Some)
     }
 
@@ -175,6 +175,7 @@ impl Verb for Clean {
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
         for key in &self.0 {
+            tx.forget_expired(key)?;
             let mut line = tx.line(key)?;
             tx.settle(key, &mut line, None)?;
         }
@@ -189,7 +190,7 @@ impl Verb for Examine {
     type Answer = Vec<Finding>;
     const DOING: &'static str = "examining the file";
 
-    fn look(&self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+    fn look(&mut self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
         let options = look.options;
         let findings = [
             disk(options),

@@ -33,6 +33,8 @@ pub(crate) struct File {
     pauses: Pauses,
     /// The last failure was one that a new connection may heal.
     is_suspect: bool,
+    /// Whether a commit waits for the disk; `None` if the connection has not been told.
+    flushes: Option<bool>,
 }
 
 impl File {
@@ -44,7 +46,7 @@ impl File {
         make_folder(&options.path)?;
         let connection = connect(&options, &boot)?;
         let identity = identity(&options.path);
-        Ok(File { connection, options, boot, identity, pauses: Pauses::new(), is_suspect: false })
+        Ok(File { connection, options, boot, identity, pauses: Pauses::new(), is_suspect: false, flushes: None })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -68,7 +70,7 @@ impl File {
     }
 
     pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
-        Tx { connection: &self.connection, boot: &self.boot, now, touched }
+        Tx { connection: &self.connection, boot: &self.boot, now, touched, has_granted: false }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.
@@ -87,12 +89,23 @@ impl File {
         make_folder(&self.options.path)?;
         self.connection = connect(&self.options, &self.boot)?;
         self.identity = identity(&self.options.path);
-        self.is_suspect = false;
+        (self.is_suspect, self.flushes) = (false, None);
         Ok(true)
     }
 
-    /// Begin a write transaction, waiting for the write lock until `deadline`.
-    pub(crate) fn begin(&mut self, deadline: Moment) -> Result<()> {
+    /// Whether a commit with a grant in it has to wait for the disk.
+    pub(crate) fn must_flush(&self) -> bool {
+        self.options.durability == Durability::Full
+    }
+
+    /// Begin a write transaction, waiting for the write lock until `deadline`. Its commit waits for the disk if it
+    /// `flushes`.
+    pub(crate) fn begin(&mut self, deadline: Moment, flushes: bool) -> Result<()> {
+        if self.flushes != Some(flushes) {
+            // SQLite does not change this in the middle of a transaction.
+            self.connection.pragma_update(None, "synchronous", if flushes { "FULL" } else { "NORMAL" })?;
+            self.flushes = Some(flushes);
+        }
         let began = begin_immediate(&self.connection, &mut self.pauses, deadline);
         began.inspect_err(|it| self.is_suspect = it.may_heal())
     }
@@ -178,7 +191,7 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let mut pauses = Pauses::new();
     let deadline = Clock::boot().now().after(options.busy_wait);
-    pauses.retry(deadline, || configure(&connection, options.durability))?;
+    pauses.retry(deadline, || configure(&connection))?;
     if !pauses.retry(deadline, || schema::is_ready(&connection, boot))? {
         begin_immediate(&connection, &mut pauses, deadline)?;
         schema::prepare(&connection, boot)?;
@@ -187,7 +200,7 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
     Ok(connection)
 }
 
-fn configure(connection: &Connection, durability: Durability) -> Result<()> {
+fn configure(connection: &Connection) -> Result<()> {
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     if mode != "wal" {
         let set: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -197,11 +210,8 @@ fn configure(connection: &Connection, durability: Durability) -> Result<()> {
             )));
         }
     }
-    let synchronous = match durability {
-        Durability::Full => "FULL",
-        Durability::Normal => "NORMAL",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    // Making the tables waits for the disk in either mode.
+    connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES_MAX)?;
     Ok(())

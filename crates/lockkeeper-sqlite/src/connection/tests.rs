@@ -23,7 +23,7 @@ fn claim(key: &str) -> Arc<Claim> {
 }
 
 fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
-    AskTurn { claim: claim.clone(), called: Clock::boot().now(), waits: false }
+    AskTurn::new(claim.clone(), Clock::boot().now(), None)
 }
 
 /// A thread that is not yet running, so that requests can wait for it together.
@@ -61,7 +61,7 @@ fn what_waits_together_is_committed_together() {
     let server = std::thread::spawn(move || thread.serve());
     let mut held = 0;
     for turn in turns {
-        held += usize::from(matches!(block_on(turn).unwrap(), Turn::Held(_)));
+        held += usize::from(matches!(block_on(turn).unwrap().turn, Turn::Held(_)));
     }
     assert_eq!(held, 50, "each has its own answer");
     assert_eq!(commits(&path) - before, 1);
@@ -83,7 +83,7 @@ fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     }
     let server = std::thread::spawn(move || thread.serve());
     assert!(block_on(turns.pop().unwrap()).is_err());
-    assert!(matches!(block_on(turns.pop().unwrap()).unwrap(), Turn::Held(_)));
+    assert!(matches!(block_on(turns.pop().unwrap()).unwrap().turn, Turn::Held(_)));
     drop(turns);
     drop(wire);
     server.join().unwrap();
@@ -101,7 +101,7 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     let fault = loop {
         let next = claim(&format!("{:0>500}", claims.len()));
         match block_on(wire.ask(ask_turn(&next))) {
-            Ok(turn) => assert!(matches!(turn, Turn::Held(_))),
+            Ok(answer) => assert!(matches!(answer.turn, Turn::Held(_))),
             Err(fault) => break fault,
         }
         claims.push(next);
@@ -114,9 +114,9 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
         assert!(matches!(block_on(wire.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
     }
     for claim in &claims {
-        block_on(wire.ask(AskLeave(claim.clone()))).unwrap();
+        block_on(wire.ask(AskLeave { claim: claim.clone(), wanted: false })).unwrap();
     }
-    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap(), Turn::Held(_)));
+    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap().turn, Turn::Held(_)));
     drop(wire);
     server.join().unwrap();
     assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
