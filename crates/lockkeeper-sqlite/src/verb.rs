@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Grant, Renewal, Turn};
-use lockkeeper_core::{Claim, Moment};
+use lockkeeper_core::Claim;
 
 use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
@@ -23,8 +23,6 @@ fn kept_for(ttl: Duration) -> Duration {
 #[derive(Debug)]
 pub(crate) struct AskTurn {
     pub(crate) claim: Arc<Claim>,
-    /// When the verb was called.
-    pub(crate) called: Moment,
     /// Where we wait, if the last answer was to wait: perhaps we were let in since.
     pub(crate) waits: Option<Spot>,
     /// Whether we expect to get in.
@@ -32,8 +30,8 @@ pub(crate) struct AskTurn {
 }
 
 impl AskTurn {
-    pub(crate) fn new(claim: Arc<Claim>, called: Moment, waits: Option<Spot>) -> Self {
-        AskTurn { claim, called, waits, hopes: waits.is_none() }
+    pub(crate) fn new(claim: Arc<Claim>, waits: Option<Spot>) -> Self {
+        AskTurn { claim, waits, hopes: waits.is_none() }
     }
 }
 
@@ -68,9 +66,8 @@ impl Verb for AskTurn {
                 return Ok(None);
             }
             let wanted = Line::read(look.connection, &claim.key, look.now)?.is_wanted();
-            let valid_for = (me.expires - self.called).min(claim.ttl);
-            let turn = Turn::Held(Grant { counter: me.counter.unsigned_abs(), valid_for, wanted });
-            return Ok(Some(Answer { turn, spot: Some(spot) }));
+            let grant = Grant::new(me.counter.unsigned_abs(), left.min(claim.ttl)).wanted(wanted);
+            return Ok(Some(Answer { turn: Turn::Held(grant.sent_at(look.now)), spot: Some(spot) }));
         }
         let before = spot.before(look.connection, &claim.key, look.now)?;
         let is_kept = claim.patient && kept_for(claim.ttl) < left;
@@ -78,13 +75,13 @@ impl Verb for AskTurn {
             return Ok(None);
         }
         let recheck = (left - kept_for(claim.ttl)).max(RECHECK_MIN);
-        Ok(Some(Answer { turn: Turn::Wait { recheck, ahead: Some(before.all) }, spot: Some(spot) }))
+        Ok(Some(Answer { turn: Turn::wait(recheck, Some(before.all)), spot: Some(spot) }))
     }
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Answer> {
         let claim = &*self.claim;
-        if claim.capacity < claim.weight {
-            let (weight, capacity) = (claim.weight, claim.capacity);
+        if claim.load.capacity < claim.load.weight {
+            let (weight, capacity) = (claim.load.weight, claim.load.capacity);
             return Err(Trouble::permanent(format!(
                 "a claim of weight {weight} never fits into a room of capacity {capacity}; ask for less"
             )));
@@ -125,7 +122,7 @@ fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Resu
     tx.settle(&claim.key, &mut line, at)?;
     let me = at.map(|at| line.standings[at]).filter(|it| it.held);
     let turn = match me {
-        Some(me) => granted(claim, &line, me.counter),
+        Some(me) => granted(tx, claim, &line, me.counter),
         None => {
             let before = spot.before(tx.connection, &claim.key, tx.now)?;
             told_to_wait(tx, claim, &line, before.waiting == 0, before.all)
@@ -150,8 +147,8 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<
         counter: 0,
         held: false,
         expires: tx.now.after(claim.ttl),
-        weight: claim.weight,
-        capacity: claim.capacity,
+        weight: claim.load.weight,
+        capacity: claim.load.capacity,
     });
     let mut entered = line.admit(Some(at));
     let held = entered.pop_if(|it| *it == at).is_some();
@@ -160,7 +157,7 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<
         let number = tx.next_grant()?;
         tx.insert(claim, number, true)?;
         let spot = Some(Spot { id: claim.id, seq: number });
-        return Ok(Answer { turn: granted(claim, &line, number), spot });
+        return Ok(Answer { turn: granted(tx, claim, &line, number), spot });
     }
     let turn = told_to_wait(tx, claim, &line, is_next, ahead);
     if !claim.patient {
@@ -171,15 +168,16 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<
     Ok(Answer { turn, spot: Some(Spot { id: claim.id, seq }) })
 }
 
-fn granted(claim: &Claim, line: &Line, counter: i64) -> Turn {
-    Turn::Held(Grant { counter: counter.unsigned_abs(), valid_for: claim.ttl, wanted: line.is_wanted() })
+/// What was written now is good for a ttl from now, however long it waited for the connection.
+fn granted(tx: &Tx<'_>, claim: &Claim, line: &Line, counter: i64) -> Turn {
+    Turn::Held(Grant::new(counter.unsigned_abs(), claim.ttl).wanted(line.is_wanted()).sent_at(tx.now))
 }
 
 /// The next in line asks again when a holder's time is over; those behind it only to keep their places.
 fn told_to_wait(tx: &Tx<'_>, claim: &Claim, line: &Line, is_next: bool, ahead: u64) -> Turn {
     let kept = claim.ttl - kept_for(claim.ttl);
     let recheck = if is_next { (line.next_expiry() - tx.now).min(kept) } else { kept };
-    Turn::Wait { recheck: recheck.max(RECHECK_MIN), ahead: Some(ahead) }
+    Turn::wait(recheck.max(RECHECK_MIN), Some(ahead))
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -200,7 +198,7 @@ impl Verb for AskRenew {
             return Ok(Renewal::Lost);
         };
         tx.extend(claim, me.seq)?;
-        Ok(Renewal::Held { valid_for: claim.ttl, wanted: line.is_wanted() })
+        Ok(Renewal::held(claim.ttl, line.is_wanted()).sent_at(tx.now))
     }
 }
 
