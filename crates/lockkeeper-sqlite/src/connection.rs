@@ -393,7 +393,7 @@ impl Thread {
             let now = self.clock.now();
             let mut tx = self.file.tx(now, &mut self.touched);
             let done = run(works, &self.watches, &mut tx);
-            if done.is_ok() && tx.has_granted && !flushes {
+            if done.is_ok() && tx.has_granted && !flushes && self.file.must_flush() {
                 // Somebody came in whom nobody expected: once more, and wait for the disk.
                 self.file.roll_back();
                 flushes = true;

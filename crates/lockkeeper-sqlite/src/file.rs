@@ -46,7 +46,15 @@ impl File {
         make_folder(&options.path)?;
         let connection = connect(&options, &boot)?;
         let identity = identity(&options.path);
-        Ok(File { connection, options, boot, identity, pauses: Pauses::new(), is_suspect: false, flushes: None })
+        Ok(File {
+            connection,
+            options,
+            boot,
+            identity,
+            pauses: Pauses::new(),
+            is_suspect: false,
+            flushes: None,
+        })
     }
 
     pub(crate) fn connection(&self) -> &Connection {

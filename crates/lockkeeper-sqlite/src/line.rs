@@ -61,9 +61,8 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
 impl Line {
     /// Read the head of the line as it stands at `now`.
     pub(crate) fn read(connection: &Connection, key: &Key, now: Moment) -> Result<Self> {
-        let mut read = connection.prepare_cached(&format!(
-            "SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq"
-        ))?;
+        let mut read = connection
+            .prepare_cached(&format!("SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq"))?;
         let mut rows = read.query(params![key.as_str()])?;
         let (mut line, mut waiting) = (Line::default(), 0);
         while waiting < WAITING_READ
@@ -311,7 +310,8 @@ impl Tx<'_> {
     /// Delete a claim, wherever in the line it stands.
     pub(crate) fn remove_id(&mut self, key: &Key, id: ClaimId) -> Result<()> {
         let remove = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND id = ?2";
-        let removed = self.connection.prepare_cached(remove)?.execute(params![key.as_str(), id.as_bytes()])?;
+        let removed =
+            self.connection.prepare_cached(remove)?.execute(params![key.as_str(), id.as_bytes()])?;
         if removed != 0 {
             self.touch(key);
         }

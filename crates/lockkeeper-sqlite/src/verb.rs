@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Grant, Renewal, Turn};
 use lockkeeper_core::Claim;
+use lockkeeper_core::backend::{Grant, Renewal, Turn};
 
 use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
