@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{self, Fault};
 use lockkeeper_core::{Clock, Key, Moment};
+use lockkeeper_fork::Origin;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -149,6 +150,8 @@ impl<V: Verb> Work for Asked<V> {
 pub(crate) struct Wire {
     requests: Sender<Request>,
     paces: Arc<Paces>,
+    /// Where the thread is.
+    made_in: Origin,
 }
 
 /// What both ends of the wire know about each other's speed.
@@ -170,7 +173,7 @@ impl Wire {
         let open = move || match File::open(options) {
             Ok(file) => {
                 let thread = Thread::new(file, requests, paces.clone());
-                opened(Ok(Wire { requests: sender, paces }));
+                opened(Ok(Wire { requests: sender, paces, made_in: Origin::here() }));
                 thread.serve();
             }
             Err(trouble) => opened(Err(trouble)),
@@ -180,6 +183,10 @@ impl Wire {
 
     /// Send a verb and wait for its answer.
     pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
+        if !self.made_in.is_here() {
+            let why = "the connection's thread is in the process that this one was forked from; open the file here";
+            return Err(Fault::permanent(NAME, V::DOING, why));
+        }
         let (reply, answer) = oneshot::channel();
         let asked = Box::new(Asked { verb, found: None, reply: Some(reply) });
         if self.requests.send(Request::Work(asked)).is_err() {

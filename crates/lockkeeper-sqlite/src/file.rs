@@ -11,6 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::connection::Look;
 use crate::fault::{Result, Trouble};
+use crate::forked::Opened;
 use crate::host::{self, Disk};
 use crate::line::Tx;
 use crate::options::{Durability, SqliteOptions};
@@ -20,13 +21,16 @@ use crate::schema;
 const WAL_PAGES: i64 = 1000;
 const WAL_BYTES_MAX: i64 = 8 << 20;
 
-/// Which file a path meant when we opened it.
-type Identity = (u64, u64);
+/// A file, by its device and its number there.
+pub(crate) type Identity = (u64, u64);
 
 /// An open file, ready for this boot.
 #[derive(Debug)]
 pub(crate) struct File {
     connection: Connection,
+    /// After the connection: it is closed before it is forgotten.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    opened: Opened,
     options: SqliteOptions,
     boot: String,
     identity: Option<Identity>,
@@ -44,10 +48,11 @@ impl File {
         host::check_clock()?;
         let boot = host::boot_id()?;
         make_folder(&options.path)?;
-        let connection = connect(&options, &boot)?;
+        let (connection, opened) = connect(&options, &boot)?;
         let identity = identity(&options.path);
         Ok(File {
             connection,
+            opened,
             options,
             boot,
             identity,
@@ -95,7 +100,7 @@ impl File {
             return Ok(false);
         }
         make_folder(&self.options.path)?;
-        self.connection = connect(&self.options, &self.boot)?;
+        (self.connection, self.opened) = connect(&self.options, &self.boot)?;
         self.identity = identity(&self.options.path);
         (self.is_suspect, self.flushes) = (false, None);
         Ok(true)
@@ -179,11 +184,13 @@ fn make_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+/// Which file a path means now.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
+fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> {
+    let mut opened = Opened::check(identity(&options.path))?;
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&options.path, flags)?;
@@ -205,7 +212,8 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
         schema::prepare(&connection, boot)?;
         statement(&connection, "COMMIT")?;
     }
-    Ok(connection)
+    opened.note(identity(&options.path))?;
+    Ok((connection, opened))
 }
 
 fn configure(connection: &Connection) -> Result<()> {

@@ -19,6 +19,7 @@ mod connection;
 mod fault;
 mod fenced;
 mod file;
+mod forked;
 mod host;
 mod line;
 mod options;

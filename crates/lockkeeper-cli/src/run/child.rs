@@ -58,12 +58,21 @@ impl Job {
             .env("LOCKKEEPER_FENCE", guard.fence().to_string())
             .env(tree::MARK, &tree.mark)
             .process_group(0);
-        let child = command.spawn().map_err(|it| Failure::system("no process can be started", &it))?;
-        let group = pid(child.id())?;
+        let spawned = command.spawn().map_err(|it| Failure::system("no process can be started", &it));
+        let started = spawned.and_then(|child| Ok((pid(child.id())?, child)));
+        let (group, child) = started.inspect_err(|_| tree.fell())?;
         let mut job = Job { child, group, tree };
-        let prepared = job.wait_until_prepared();
-        job.enter_cgroup();
-        prepared.inspect_err(|_| job.send(Signal::KILL)).map(|()| job)
+        match job.wait_until_prepared() {
+            Ok(()) => {
+                job.enter_cgroup();
+                Ok(job)
+            }
+            Err(failure) => {
+                job.send(Signal::KILL);
+                job.let_go();
+                Err(failure)
+            }
+        }
     }
 
     /// While it stands still nobody comes from it who would not be in the group.
@@ -165,9 +174,7 @@ impl Job {
 
     /// Nobody watches any more: whoever lives on is left alone.
     pub(crate) fn let_go(self) {
-        if let Some(cgroup) = &self.tree.cgroup {
-            cgroup.remove();
-        }
+        self.tree.fell();
     }
 }
 

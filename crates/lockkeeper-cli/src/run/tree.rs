@@ -35,6 +35,13 @@ impl Tree {
         Ok(Tree { root, mark, cgroup: Cgroup::make() })
     }
 
+    /// It is not needed any more: leave nothing of it in the system.
+    pub(crate) fn fell(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+    }
+
     /// Send a signal to all of them.
     pub(crate) fn send(&self, signal: Signal, spared: &[Pid]) {
         if let (Signal::KILL, Some(cgroup)) = (signal, &self.cgroup) {

@@ -140,10 +140,8 @@ fn kill_all(tree: &Tree) {
         std::thread::sleep(Duration::from_millis(5));
     }
     // If lockkeeper lives, it removes the group itself.
-    if process::getppid() != Some(tree.root)
-        && let Some(cgroup) = &tree.cgroup
-    {
-        cgroup.remove();
+    if process::getppid() != Some(tree.root) {
+        tree.fell();
     }
 }
 

@@ -27,7 +27,7 @@ fn wire(file: File) -> (Wire, Thread) {
     let (sender, requests) = mpsc::channel();
     let paces = Arc::<Paces>::default();
     let thread = Thread::new(file, requests, paces.clone());
-    (Wire { requests: sender, paces }, thread)
+    (Wire { requests: sender, paces, made_in: Origin::here() }, thread)
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
