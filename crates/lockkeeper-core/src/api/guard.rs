@@ -238,11 +238,8 @@ impl Guard {
 
     fn lost_error(&self) -> Error {
         let held = &self.held;
-        let by_clock = if held.hold_until < held.tenure.valid_until() {
-            LostReason::MaxHold
-        } else {
-            LostReason::Expired
-        };
+        let by_clock =
+            if held.until < held.tenure.valid_until() { LostReason::MaxHold } else { LostReason::Expired };
         Error::Lost { fence: held.fence, reason: held.tenure.lost().unwrap_or(by_clock) }
     }
 }

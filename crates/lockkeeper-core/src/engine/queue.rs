@@ -70,7 +70,7 @@ pub(crate) struct Hold {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: Fence,
     pub(crate) since: Moment,
-    pub(crate) hold_until: Moment,
+    pub(crate) until: Moment,
 }
 
 /// What happened to a guard that was given back.
@@ -395,15 +395,15 @@ impl Queue {
 
 impl Hold {
     pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Span) -> Self {
-        Hold { tenure, fence, since: now, hold_until: now.after(max_hold.into()) }
+        Hold { tenure, fence, since: now, until: now.after(max_hold.into()) }
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
-        self.tenure.valid_until().min(self.hold_until)
+        self.tenure.valid_until().min(self.until)
     }
 
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.is_valid(now) && now < self.hold_until
+        self.tenure.is_valid(now) && now < self.until
     }
 }
 

@@ -1,6 +1,6 @@
 //! Line 1: the weight held never exceeds the capacity, at any time of the store.
 
-use lockkeeper_core::backend::Backend;
+use lockkeeper_core::backend::{Backend, Place};
 
 use super::harness::Harness;
 use super::trial::{Failure, Outcome, Trial, Verdict, unless_weighted};
