@@ -184,7 +184,8 @@ impl Wire {
     /// Send a verb and wait for its answer.
     pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
         if !self.made_in.is_here() {
-            let why = "the connection's thread is in the process that this one was forked from; open the file here";
+            let why =
+                "the connection's thread is in the process that this one was forked from; open the file here";
             return Err(Fault::permanent(NAME, V::DOING, why));
         }
         let (reply, answer) = oneshot::channel();

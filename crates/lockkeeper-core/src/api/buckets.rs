@@ -47,6 +47,7 @@ pub struct Buckets {
 /// assert_ne!(Start::by("account 7"), Start::by("account 8"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
     /// Anywhere: spreads callers evenly.
     Random,
@@ -73,7 +74,7 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 }
 
 /// FNV-1a of short texts that differ at their ends differs mostly in its lower bits: spread that over all of them, by
-/// the finalizer of MurmurHash3.
+/// the last step of Murmur 3, another hash.
 fn mixed(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);

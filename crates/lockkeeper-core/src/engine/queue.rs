@@ -42,8 +42,8 @@ pub(crate) struct Ask {
 pub(crate) struct Bounds {
     pub(crate) waiters_max: usize,
     pub(crate) depth_max: u32,
-    pub(crate) handoff_count_max: u64,
-    pub(crate) handoff_span_max: Duration,
+    pub(crate) hand_on_count_max: u64,
+    pub(crate) hand_on_span_max: Duration,
 }
 
 /// The answer to an arrival.
@@ -300,8 +300,8 @@ impl Queue {
         let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
         let still_good = tenure.is_valid(now) && now.after(tenure.ttl / 4) < tenure.valid_until();
         let turn_of_others = tenure.wanted_since().is_some_and(|since| {
-            self.bounds.handoff_count_max <= tenure.handoffs_while_wanted()
-                || self.bounds.handoff_span_max <= now - since
+            self.bounds.hand_on_count_max <= tenure.hand_ons_while_wanted()
+                || self.bounds.hand_on_span_max <= now - since
         });
         if !still_good || turn_of_others {
             return None;
