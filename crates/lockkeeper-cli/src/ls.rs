@@ -47,7 +47,7 @@ fn table(locks: &[LockInfo]) -> String {
 /// Something in the line that is not ours keeps others out as a holder does.
 fn foreign(lock: &LockInfo, what: &str) -> [String; 7] {
     let mut row = row(lock, None);
-    row[1] = FOREIGN.to_owned();
+    row[1] = String::from(FOREIGN);
     row[2] = shortened(&text::cell(what));
     row
 }

@@ -286,9 +286,8 @@ impl Thread {
             just_served = next.is_ok();
             match next {
                 Ok(request) => self.sort(request),
-                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) if self.waiting.is_empty() => return,
-                Err(RecvTimeoutError::Disconnected) => {}
+                Err(_) => {}
             }
             let began = self.clock.now();
             if self.take() {

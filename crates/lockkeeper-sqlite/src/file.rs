@@ -29,7 +29,6 @@ pub(crate) type Identity = (u64, u64);
 pub(crate) struct File {
     connection: Connection,
     /// After the connection: it is closed before it is forgotten.
-    #[expect(dead_code, reason = "it is there to be dropped")]
     opened: Opened,
     options: SqliteOptions,
     boot: String,

@@ -74,7 +74,7 @@ impl Verb for AskTurn {
         if !is_kept || (before.waiting == 0 && may_enter(look, claim)?) {
             return Ok(None);
         }
-        let recheck = (left - kept_for(claim.ttl)).max(RECHECK_MIN);
+        let recheck = left.saturating_sub(kept_for(claim.ttl)).max(RECHECK_MIN);
         Ok(Some(Answer { turn: Turn::wait(recheck, Some(before.all)), spot: Some(spot) }))
     }
 
@@ -121,12 +121,11 @@ fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Resu
     let at = line.position(claim.id);
     tx.settle(&claim.key, &mut line, at)?;
     let me = at.map(|at| line.standings[at]).filter(|it| it.held);
-    let turn = match me {
-        Some(me) => granted(tx, claim, &line, me.counter),
-        None => {
-            let before = spot.before(tx.connection, &claim.key, tx.now)?;
-            told_to_wait(tx, claim, &line, before.waiting == 0, before.all)
-        }
+    let turn = if let Some(me) = me {
+        granted(tx, claim, &line, me.counter)
+    } else {
+        let before = spot.before(tx.connection, &claim.key, tx.now)?;
+        told_to_wait(tx, claim, &line, before.waiting == 0, before.all)
     };
     if me.is_some() || claim.patient {
         tx.extend(claim, spot.seq)?;
@@ -175,7 +174,7 @@ fn granted(tx: &Tx<'_>, claim: &Claim, line: &Line, counter: i64) -> Turn {
 
 /// The next in line asks again when a holder's time is over; those behind it only to keep their places.
 fn told_to_wait(tx: &Tx<'_>, claim: &Claim, line: &Line, is_next: bool, ahead: u64) -> Turn {
-    let kept = claim.ttl - kept_for(claim.ttl);
+    let kept = claim.ttl.saturating_sub(kept_for(claim.ttl));
     let recheck = if is_next { (line.next_expiry() - tx.now).min(kept) } else { kept };
     Turn::wait(recheck.max(RECHECK_MIN), Some(ahead))
 }
