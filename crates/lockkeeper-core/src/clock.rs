@@ -72,6 +72,11 @@ fn nanos(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(u64);
 
+impl Span {
+    /// Longer than any clock runs.
+    pub(crate) const ENDLESS: Span = Span(u64::MAX);
+}
+
 impl From<Duration> for Span {
     fn from(span: Duration) -> Self {
         Span(nanos(span))
