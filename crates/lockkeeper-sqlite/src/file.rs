@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockkeeper_core::clock::pause_thread;
 use lockkeeper_core::{ClaimId, Clock, Key, Moment};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -255,7 +256,7 @@ impl Pauses {
                         return Err(trouble);
                     }
                     let waited = now - *began.get_or_insert(now);
-                    std::thread::sleep(self.next(waited).min(deadline - now));
+                    pause_thread(self.next(waited).min(deadline - now));
                 }
                 result => return result,
             }

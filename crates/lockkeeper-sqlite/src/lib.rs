@@ -16,6 +16,7 @@
 
 mod admin;
 mod connection;
+mod doctor;
 mod fault;
 mod fenced;
 mod file;

@@ -80,10 +80,11 @@ impl Verb for AskTurn {
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Answer> {
         let claim = &*self.claim;
-        if claim.load.capacity < claim.load.weight {
+        if !claim.load.can_fit() {
             let (weight, capacity) = (claim.load.weight, claim.load.capacity);
             return Err(Trouble::permanent(format!(
-                "a claim of weight {weight} never fits into a room of capacity {capacity}; ask for less"
+                "a claim of weight {weight} never fits into a room of capacity {capacity}; \
+                 ask for at least 1, and at most the capacity"
             )));
         }
         let line = tx.line(&claim.key)?;

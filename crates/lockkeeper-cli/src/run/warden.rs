@@ -137,7 +137,7 @@ fn kill_all(tree: &Tree) {
         if tree.living(&[us]).is_empty() {
             break;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        nap(Duration::from_millis(5));
     }
     // If lockkeeper lives, it removes the group itself.
     if process::getppid() != Some(tree.root) {
@@ -180,13 +180,21 @@ fn next_word(span: Duration) -> rustix::io::Result<Option<Moment>> {
     }
 }
 
-/// Whether there is something to read, or the end of it, within this time.
-fn readable(from: impl AsFd, span: Duration) -> rustix::io::Result<bool> {
-    let timeout = Timespec {
+/// Wait for nothing but time.
+fn nap(span: Duration) {
+    let _ = rustix::event::poll(&mut [], Some(&timeout(span)));
+}
+
+fn timeout(span: Duration) -> Timespec {
+    Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: span.subsec_nanos().into(),
-    };
-    match rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&timeout)) {
+    }
+}
+
+/// Whether there is something to read, or the end of it, within this time.
+fn readable(from: impl AsFd, span: Duration) -> rustix::io::Result<bool> {
+    match rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&timeout(span))) {
         Err(rustix::io::Errno::INTR) => Ok(false),
         answer => answer.map(|it| it > 0),
     }
