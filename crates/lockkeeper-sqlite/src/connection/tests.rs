@@ -66,6 +66,36 @@ fn what_waits_together_is_committed_together() {
 }
 
 #[test]
+fn a_renewal_goes_before_all_who_ask_for_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
+    let (wire, mut thread) = wire(file);
+    let held = claim("held before");
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut first = Box::pin(wire.ask(ask_turn(&held)));
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(thread.take());
+    assert!(matches!(block_on(first).unwrap().turn, Turn::Held(_)));
+    // More than fit into two transactions, and then the renewal.
+    let crowd: Vec<_> = (0..2 * BATCH_MAX).map(|it| claim(&format!("key {it}"))).collect();
+    let mut turns: Vec<_> = crowd.iter().map(|it| Box::pin(wire.ask(ask_turn(it)))).collect();
+    for turn in &mut turns {
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+    }
+    let asked = Clock::boot().now();
+    let mut renewal = Box::pin(wire.ask(AskRenew(held)));
+    assert!(renewal.as_mut().poll(&mut cx).is_pending());
+    assert!(thread.take());
+    let Renewal::Held { sent_at: Some(renewed_at), .. } = block_on(renewal).unwrap() else {
+        panic!("it is held");
+    };
+    let answered = turns.iter_mut().filter(|it| it.as_mut().poll(&mut cx).is_ready()).count();
+    assert_eq!(answered, BATCH_MAX - 1, "the rest of the first transaction");
+    // And it counts from when it was written.
+    assert!(asked <= renewed_at);
+}
+
+#[test]
 fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
