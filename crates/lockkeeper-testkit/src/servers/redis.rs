@@ -228,7 +228,8 @@ impl Redis {
     /// # Errors
     /// If it was not, or the file that tells it cannot be written.
     pub fn set_clock(&self, millis: i64) -> Result<(), KitError> {
-        let clock = self.clock.as_ref().ok_or_else(|| KitError::new("this server has the machine's clock"))?;
+        let clock =
+            self.clock.as_ref().ok_or_else(|| KitError::new("this server has the machine's clock"))?;
         clock.set(millis)
     }
 
