@@ -16,8 +16,9 @@ if counter <= own then
   return own
 end
 redis.call('SETRANGE', main, 2, struct.pack('>d', counter))
-local seen = tonumber(redis.call('GET', mark))
+local seen = redis.call('GET', mark)
+seen = seen and #seen == 8 and struct.unpack('>d', seen)
 if not seen or seen < counter then
-  redis.call('SET', mark, counter)
+  redis.call('SET', mark, struct.pack('>d', counter))
 end
 return counter

@@ -8,7 +8,7 @@
 --   main:line   list     those who wait, in order: id
 --   main:who    hash     id to record, of several holders and of those who wait
 --   main:gone   hash     those who left while a `turn` of theirs may still be on its way
---   mark        string   the largest counter ever given, for all locks of this server (of this tag, on a cluster). It
+--   mark        string   the largest counter ever given, packed, for all locks of this server (of this tag, on a cluster). It
 --                        stays when locks go, so that counters grow whatever the server's clock does.
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
@@ -155,10 +155,11 @@ end
 -- A counter of at least so much, larger than every one that was ever given, and remembered as such.
 local function fresh(least)
   least = math.max(last + 1, now, least)
-  local seen = tonumber(redis.call('SET', mark, least, 'GET'))
+  local seen = redis.call('SET', mark, struct.pack('>d', least), 'GET')
+  seen = seen and #seen == 8 and struct.unpack('>d', seen)
   if seen and least <= seen then
     least = seen + 1
-    redis.call('SET', mark, least)
+    redis.call('SET', mark, struct.pack('>d', least))
   end
   return least
 end

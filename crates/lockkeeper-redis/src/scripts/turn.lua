@@ -16,17 +16,22 @@
 local main, mark, claim, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
-local counter, expiry = math.max(now, ARGV[4] + 1), now + 1 + ttl * 100
+local counter, expiry = ARGV[4] + 1, now + 1 + ttl * 100
+if counter < now then
+  counter = now
+end
 if counter > 281474976710655 then
   return { -2 }
 end
-local m = redis.call('SET', main, 'H0' .. struct.pack('>dd', counter, expiry) .. claim, 'NX', 'GET', 'PX', ttl)
+local packed = struct.pack('>d', counter)
+local m = redis.call('SET', main, 'H0' .. packed .. struct.pack('>d', expiry) .. claim, 'NX', 'GET', 'PX', ttl)
 if not m then
-  local seen = tonumber(redis.call('SET', mark, counter, 'GET'))
+  local seen = redis.call('SET', mark, packed, 'GET')
+  seen = seen and #seen == 8 and struct.unpack('>d', seen)
   if seen and counter <= seen then
     -- Two grants in one tick, or the clock was set back.
     counter = seen + 1
-    redis.call('SET', mark, counter)
+    redis.call('SET', mark, struct.pack('>d', counter))
     redis.call('SETRANGE', main, 2, struct.pack('>d', counter))
   end
   return counter

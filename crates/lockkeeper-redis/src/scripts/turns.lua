@@ -17,10 +17,11 @@ if counter > 281474976710655 then
   end
   return answer
 end
-local seen = tonumber(redis.call('SET', mark, counter, 'GET'))
+local seen = redis.call('SET', mark, struct.pack('>d', counter), 'GET')
+seen = seen and #seen == 8 and struct.unpack('>d', seen)
 if seen and counter <= seen then
   counter = seen + 1
-  redis.call('SET', mark, counter)
+  redis.call('SET', mark, struct.pack('>d', counter))
 end
 for i = 2, #KEYS do
   local record, ttl = ARGV[2 * i - 2], ARGV[2 * i - 1]
