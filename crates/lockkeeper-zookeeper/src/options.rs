@@ -130,10 +130,10 @@ impl Options {
     }
 
     fn check(self) -> Result<Self, Error> {
-        if self.timeout < Duration::from_millis(10) || Duration::from_mins(1) < self.timeout {
+        if self.timeout < Duration::from_millis(10) || Duration::from_secs(60) < self.timeout {
             return Err(bad("`timeout` must be from 10ms to 1m"));
         }
-        if self.session < Duration::from_millis(200) || Duration::from_hours(1) < self.session {
+        if self.session < Duration::from_millis(200) || Duration::from_secs(3600) < self.session {
             return Err(bad("`session` must be from 200ms to 1h"));
         }
         if self.tick.is_some_and(|it| it.is_zero() || self.session / 2 < it) {
