@@ -4,7 +4,7 @@ use lockkeeper_core::{Fence, Key};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Transaction};
 
-use super::place::{bytes, text};
+use super::text::{bytes, text};
 use crate::fenced::FencedError;
 use crate::name::hash;
 
