@@ -85,7 +85,7 @@ fn infos(found: Vec<Found>, leases: &BTreeMap<i64, Duration>) -> Vec<LockInfo> {
             occupant(it, valid_for, at < inside)
         });
         let holders = occupants.by_ref().take(inside).collect();
-        LockInfo { key, holders, waiters: occupants.collect() }
+        LockInfo::new(key, holders, occupants.collect())
     };
     lines.into_iter().map(info).collect()
 }
@@ -100,13 +100,9 @@ fn in_order(mut line: Vec<Found>) -> (usize, Vec<Found>) {
 fn occupant(found: Found, valid_for: Duration, holds: bool) -> Occupant {
     // The write that let it in was the last to its key.
     let counter = u64::try_from(found.kv.mod_revision).unwrap_or(0);
-    Occupant {
-        label: found.record.label,
-        since: None,
-        fence: holds.then(|| Fence::of_grant(counter)),
-        valid_for,
-        weight: found.record.load.weight,
-    }
+    Occupant::new(found.record.label, valid_for)
+        .fence(holds.then(|| Fence::of_grant(counter)))
+        .load(found.record.load)
 }
 
 impl Inspect for Etcd {

@@ -27,7 +27,7 @@ const DEFECTS: [(Option<u32>, &str); 4] = [
 ];
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+    Finding::new(severity, what, consequence, remedy)
 }
 
 pub(crate) async fn examine(connection: &Connection) -> Result<Vec<Finding>> {

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::admission::{self, Load};
+use lockkeeper_core::admission;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
-use lockkeeper_core::{Claim, Moment};
+use lockkeeper_core::{Claim, Load, Moment};
 
 use crate::fault::{self, NAME};
 use crate::session::Lease;
@@ -90,7 +90,7 @@ impl EtcdPlace {
     ///
     /// Elsewhere a claim enters by a second write to its key, after all before it have done so.
     fn is_alone(&self) -> bool {
-        self.claim.capacity == 1
+        self.claim.load.capacity == 1
     }
 
     /// Our key is gone, or will be with its lease.
@@ -254,7 +254,7 @@ impl EtcdPlace {
     }
 
     fn load(&self) -> Load {
-        Load { weight: self.claim.weight, capacity: self.claim.capacity }
+        Load::new(self.claim.load.weight, self.claim.load.capacity)
     }
 
     /// Whether those who kept us out may be gone, or we never looked.
@@ -300,7 +300,7 @@ impl EtcdPlace {
         self.watches = look.blockers.iter().map(watch).collect();
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::Wait { recheck, ahead: Some(look.ahead) }
+        Turn::wait(recheck, Some(look.ahead))
     }
 }
 
@@ -326,8 +326,11 @@ fn void(lease: &Lease, answer: &TxnResponse) -> Result<()> {
 impl Place for EtcdPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.now();
-        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
-            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+        if self.claim.load.capacity < self.claim.load.weight || self.claim.load.weight == 0 {
+            let text = format!(
+                "a weight of {} never fits into {}",
+                self.claim.load.weight, self.claim.load.capacity
+            );
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         let (lease, look) = self.ask().await?;
@@ -336,7 +339,7 @@ impl Place for EtcdPlace {
                 return Ok(self.wait(&look));
             }
             self.leave().await?;
-            return Ok(Turn::Wait { recheck: self.claim.ttl / 3, ahead: Some(look.ahead) });
+            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
         }
         self.wanted = look.wanted;
         let valid_for = lease.proven_until() - called_at;
@@ -344,7 +347,7 @@ impl Place for EtcdPlace {
             return Err(Fault::transient(NAME, TAKING, "the lease is in doubt until the next keep-alive"));
         }
         let counter = u64::try_from(self.counter.unwrap_or(0)).unwrap_or(0);
-        Ok(Turn::Held(Grant { counter, valid_for, wanted: look.wanted }))
+        Ok(Turn::Held(Grant::new(counter, valid_for).wanted(look.wanted)))
     }
 
     async fn changed(&mut self) {
@@ -395,7 +398,7 @@ impl Place for EtcdPlace {
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no keep-alive was confirmed in time"));
         }
-        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+        Ok(Renewal::held(valid_for, self.wanted))
     }
 
     async fn leave(&mut self) -> Result<()> {

@@ -72,6 +72,7 @@ static TAKE_ALL: LazyLock<[String; 2]> = LazyLock::new(|| {
 /// Give back what we hold without company.
 const GIVE_BACK: &str = "UPDATE lockkeeper_lock SET id = NULL WHERE `lock` = ? AND id = ?";
 
+<<<<<<< HEAD
 /// A claim that may be lucky.
 #[derive(Clone, Debug)]
 pub(super) struct Take {
@@ -98,13 +99,27 @@ impl Take {
     fn params(&self) -> Vec<Value> {
         let (claim, label) = (&self.claim, &self.claim.label);
         let id = Value::from(claim.id.as_bytes().as_slice());
+=======
+impl Store {
+    /// Take the lock if it is free, and tell the number of the grant.
+    pub(super) async fn take_free(
+        &self,
+        doing: &'static str,
+        lock: &NameHash,
+        claim: &Claim,
+    ) -> Result<Option<u64>> {
+        if claim.load.capacity < claim.load.weight {
+            return Ok(None);
+        }
+        let (label, id) = (&claim.label, Value::from(claim.id.as_bytes().as_slice()));
+>>>>>>> main
         let optional = |it: &Option<String>| Value::from(it.as_deref().map(printable));
         let ttl = micros_up(claim.ttl);
         let rest = [
             ttl.into(),
             ttl.into(),
-            claim.weight.into(),
-            claim.capacity.into(),
+            claim.load.weight.into(),
+            claim.load.capacity.into(),
             printable(&label.host).into(),
             label.pid.into(),
             optional(&label.owner),
@@ -125,8 +140,8 @@ impl Take {
             ("name_", text(claim.key.as_str())),
             ("id_", bytes(claim.id.as_bytes())),
             ("ttl_", micros_up(claim.ttl).to_string()),
-            ("weight_", claim.weight.to_string()),
-            ("capacity_", claim.capacity.to_string()),
+            ("weight_", claim.load.weight.to_string()),
+            ("capacity_", claim.load.capacity.to_string()),
             ("host_", text(&printable(&label.host))),
             ("pid_", label.pid.to_string()),
             ("owner_", optional(label.owner.as_deref())),

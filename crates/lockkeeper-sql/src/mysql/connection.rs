@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_core::backend;
+use lockkeeper_core::kit::caller_runtime;
 use lockkeeper_core::{Clock, Moment};
 use mysql_async::Row;
 use tokio::runtime::Handle;
@@ -132,7 +133,7 @@ impl Links {
 
     /// The way for commands of the present caller: on its own runtime, unless nobody drives that.
     pub(super) fn commands(&self) -> Arc<Link> {
-        let Some(caller) = callers_runtime() else { return self.own(Use::Commands) };
+        let Some(caller) = caller_runtime() else { return self.own(Use::Commands) };
         let link = self.on(Use::Commands, caller);
         if link.is_dead() || link.is_stalled() { self.own(Use::Commands) } else { link }
     }
@@ -169,11 +170,6 @@ impl Links {
         others.push((purpose, link.clone()));
         link
     }
-}
-
-/// The runtime of whoever called the verb, if it has one.
-fn callers_runtime() -> Option<Handle> {
-    Handle::try_current().ok()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

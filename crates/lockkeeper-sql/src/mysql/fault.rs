@@ -117,7 +117,7 @@ impl Trouble {
                 let disk = tells_of_disk(&said).then_some((FaultKind::Transient, FULL));
                 let (kind, advice) = tls_advice(&error).or(disk).unwrap_or_else(|| advice(code));
                 let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
-                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
+                Fault::new(kind, NAME, doing, message).with_source(error)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Moment};
+use lockkeeper_core::{Claim, Load, Moment};
 
 use super::alone::{Left, Take};
 use super::fault::Trouble;
@@ -97,8 +97,8 @@ impl MysqlPlace {
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
             micros_up(claim.ttl),
-            claim.weight,
-            claim.capacity,
+            claim.load.weight,
+            claim.load.capacity,
             claim.patient,
             text(&printable(&label.host)),
             label.pid,
@@ -109,7 +109,7 @@ impl MysqlPlace {
 
     /// A weight above the capacity would never fit, and block the line for ever.
     fn refuse_misfit(&self) -> Result<()> {
-        let Claim { weight, capacity, .. } = *self.claim;
+        let Load { weight, capacity, .. } = self.claim.load;
         if weight <= capacity {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl MysqlPlace {
         if *held != 0 {
             self.standing = if *alone != 0 { Standing::Alone } else { Standing::Held };
             let ttl = self.claim.ttl;
-            return Ok(Turn::Held(self.grant(counter.unsigned_abs(), ttl, *wanted != 0, reply.sent_at)));
+            return Ok(Turn::Held(grant(counter.unsigned_abs(), ttl, *wanted != 0, reply.sent_at)));
         }
         self.standing = if self.claim.patient { Standing::Waiting } else { Standing::Unknown };
         Ok(self.wait(*expiry, u64::try_from(*ahead).ok()))
@@ -158,7 +158,7 @@ impl MysqlPlace {
         let now = self.store.links.clock.now();
         self.expires_at = now.after(crate::name::span(expiry));
         self.pace.pause(now, self.before, self.claim.ttl / 3);
-        Turn::Wait { recheck: self.claim.ttl / 3, ahead }
+        Turn::wait(self.claim.ttl / 3, ahead)
     }
 
     /// Learn from a look.
@@ -172,7 +172,7 @@ impl MysqlPlace {
                     self.must_ask = true;
                 } else {
                     self.standing = Standing::Held;
-                    self.found = Some(self.grant(counter, left, wanted, seen.sent_at));
+                    self.found = Some(grant(counter, left, wanted, seen.sent_at));
                 }
             }
             What::Waiting { head, before, expiry } => {
@@ -188,10 +188,11 @@ impl MysqlPlace {
         }
     }
 
-    fn grant(&self, counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
-        let valid_for = sent_at.after(left) - self.store.links.clock.now();
-        Grant { counter, valid_for, wanted }
-    }
+}
+
+/// What was asked for at `sent_at` and lasts so long from then.
+fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
+    Grant::new(counter, left).wanted(wanted).sent_at(sent_at)
 }
 
 impl Place for MysqlPlace {
@@ -211,7 +212,7 @@ impl Place for MysqlPlace {
                 if let Some(taken) = self.store.take_free(way.clone(), take).await? {
                     self.standing = Standing::Alone;
                     self.seq = i64::try_from(taken.counter).unwrap_or(i64::MAX);
-                    return Ok(Turn::Held(self.grant(taken.counter, self.claim.ttl, false, taken.sent_at)));
+                    return Ok(Turn::Held(grant(taken.counter, self.claim.ttl, false, taken.sent_at)));
                 }
             }
             Standing::Waiting if !self.must_ask => {
@@ -238,8 +239,7 @@ impl Place for MysqlPlace {
             self.standing = Standing::Held;
         }
         self.knows_wanted = wanted;
-        let valid_for = seen.sent_at.after(left.min(self.claim.ttl)) - self.store.links.clock.now();
-        Ok(Renewal::Held { valid_for, wanted })
+        Ok(Renewal::held(left.min(self.claim.ttl), wanted).sent_at(seen.sent_at))
     }
 
     async fn leave(&mut self) -> Result<()> {
