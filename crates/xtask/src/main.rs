@@ -6,6 +6,7 @@ mod examples;
 mod install;
 mod licences;
 mod sale;
+mod servers;
 mod shell;
 mod tidy;
 
@@ -18,6 +19,7 @@ cargo xtask COMMAND
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
+  servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
   book           build the book of all guides into target/book, and check its links
   help           this text
@@ -27,10 +29,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["test"] => install::missing().and_then(|()| test()),
+        ["test"] => install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| test()),
         ["test", "--quick"] => test(),
         ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
+        ["servers", names @ ..] => servers::get(names),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
