@@ -72,7 +72,6 @@ static TAKE_ALL: LazyLock<[String; 2]> = LazyLock::new(|| {
 /// Give back what we hold without company.
 const GIVE_BACK: &str = "UPDATE lockkeeper_lock SET id = NULL WHERE `lock` = ? AND id = ?";
 
-<<<<<<< HEAD
 /// A claim that may be lucky.
 #[derive(Clone, Debug)]
 pub(super) struct Take {
@@ -99,20 +98,6 @@ impl Take {
     fn params(&self) -> Vec<Value> {
         let (claim, label) = (&self.claim, &self.claim.label);
         let id = Value::from(claim.id.as_bytes().as_slice());
-=======
-impl Store {
-    /// Take the lock if it is free, and tell the number of the grant.
-    pub(super) async fn take_free(
-        &self,
-        doing: &'static str,
-        lock: &NameHash,
-        claim: &Claim,
-    ) -> Result<Option<u64>> {
-        if claim.load.capacity < claim.load.weight {
-            return Ok(None);
-        }
-        let (label, id) = (&claim.label, Value::from(claim.id.as_bytes().as_slice()));
->>>>>>> main
         let optional = |it: &Option<String>| Value::from(it.as_deref().map(printable));
         let ttl = micros_up(claim.ttl);
         let rest = [

@@ -328,7 +328,8 @@ BEGIN
         CALL lockkeeper_gather_3(p_lock);
         CALL lockkeeper_settle_3(p_lock, '', v_number - 1, v_now, v_in_use, v_room, v_waiting, v_untold);
         SELECT head, edge INTO v_head, v_edge FROM lockkeeper_lock WHERE `lock` = p_lock;
-        SELECT l.name, v_now, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note
+        SELECT l.name, v_now, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note,
+            c.`lock`, c.seq, c.capacity
         FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock`
         WHERE c.`lock` = p_lock AND v_head <= c.seq AND c.seq <= v_edge ORDER BY c.seq;
         DELETE FROM lockkeeper_claim WHERE `lock` = p_lock AND v_head <= seq AND seq <= v_edge;
