@@ -219,7 +219,8 @@ impl Carry for Leaves {
             };
         }
         // Who is in neither place has left before.
-        let (locks, ids) = (list(marks.iter().map(|it| &it.lock[..])), list(marks.iter().map(|it| &it.id[..])));
+        let (locks, ids) =
+            (list(marks.iter().map(|it| &it.lock[..])), list(marks.iter().map(|it| &it.id[..])));
         let sql = format!(
             "UPDATE lockkeeper_lock SET id = NULL WHERE `lock` IN ({locks}) AND id IN ({ids}); \
              SELECT id FROM lockkeeper_claim WHERE id IN ({ids})"

@@ -59,14 +59,19 @@ impl Trouble {
             (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1243 | 1317 | 1568 | 1927 | 4031)) => Cure::Reconnect,
             (_, Some(1146 | 1305)) => Cure::Recreate,
             (Trouble::Sql(error), None) if error.is_fatal() => Cure::Reconnect,
-            (Trouble::Silent | Trouble::NoRuntime | Trouble::Stalled | Trouble::Uncommitted, _) => Cure::Reconnect,
+            (Trouble::Silent | Trouble::NoRuntime | Trouble::Stalled | Trouble::Uncommitted, _) => {
+                Cure::Reconnect
+            }
             _ => Cure::None,
         }
     }
 
     /// Whether somebody else is making the same things at this moment: table, procedure, column, key, row.
     pub(crate) fn is_made_by_others(&self) -> bool {
-        matches!(self.code(), Some(1050 | 1060 | 1061 | 1304 | 1305 | 1091 | 1146 | 1213 | 1205 | 1412 | 1684))
+        matches!(
+            self.code(),
+            Some(1050 | 1060 | 1061 | 1304 | 1305 | 1091 | 1146 | 1213 | 1205 | 1412 | 1684)
+        )
     }
 
     /// Whether the server has no connection left.
@@ -101,7 +106,9 @@ impl Trouble {
                 doing,
                 "the tokio runtime that drives the connection has ended; connect again on a living one",
             ),
-            Trouble::Stalled => Fault::transient(NAME, doing, "nobody drives the tokio runtime of the connection"),
+            Trouble::Stalled => {
+                Fault::transient(NAME, doing, "nobody drives the tokio runtime of the connection")
+            }
             Trouble::Uncommitted => Fault::transient(
                 NAME,
                 doing,
@@ -139,9 +146,18 @@ const FULL: &str = "the server's disk or table space is full; free some space";
 
 /// Whether the server's own words tell of a full disk, whatever number it gives to that.
 fn tells_of_disk(said: &str) -> bool {
-    ["No space left", "errno: 28", "errno 28", "errno: 27", "errno 27", "File too large", "Disk full", "disk full"]
-        .iter()
-        .any(|it| said.contains(it))
+    [
+        "No space left",
+        "errno: 28",
+        "errno 28",
+        "errno: 27",
+        "errno 27",
+        "File too large",
+        "Disk full",
+        "disk full",
+    ]
+    .iter()
+    .any(|it| said.contains(it))
 }
 
 /// Whether trying again can help, and what to do.

@@ -103,7 +103,8 @@ fn looks<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
 
 /// The conditions for the rows of these claims in the line.
 fn rows<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
-    let row = |it: &Mark| format!("(`lock` = {} AND seq = {} AND id = {})", bytes(&it.lock), it.seq, bytes(&it.id));
+    let row =
+        |it: &Mark| format!("(`lock` = {} AND seq = {} AND id = {})", bytes(&it.lock), it.seq, bytes(&it.id));
     marks.map(row).collect::<Vec<_>>().join(" OR ")
 }
 
@@ -119,7 +120,12 @@ fn understood(row: &Row) -> Option<(Vec<u8>, What)> {
     let what = if left <= 0 {
         What::Gone
     } else if held != 0 {
-        What::Held { counter: counter.unsigned_abs(), left: span(left), wanted: wanted != 0, alone: alone != 0 }
+        What::Held {
+            counter: counter.unsigned_abs(),
+            left: span(left),
+            wanted: wanted != 0,
+            alone: alone != 0,
+        }
     } else {
         let before = number(7)?;
         What::Waiting { head: number(6)?, before: (0 <= before).then_some(before), expiry: number(8)? }
@@ -155,7 +161,8 @@ impl Carry for Looks {
         };
         let ttl = marks.iter().map(|it| it.ttl).min().unwrap_or_default();
         let links = &self.0.links;
-        let reply = links.try_ask(&self.1, &ask, links.patience(ttl)).await.map_err(|it| it.fault("looking"))?;
+        let reply =
+            links.try_ask(&self.1, &ask, links.patience(ttl)).await.map_err(|it| it.fault("looking"))?;
         Ok(sorted(marks, &[reply]))
     }
 }
@@ -234,7 +241,12 @@ impl Carry for Renewals {
 
 impl Store {
     /// Send by the way for renewals or, if that finds no room at the server, by any that is connected.
-    async fn renew_by(&self, way: &Arc<Link>, marks: &[Mark], sql: String) -> std::result::Result<Reply, Trouble> {
+    async fn renew_by(
+        &self,
+        way: &Arc<Link>,
+        marks: &[Mark],
+        sql: String,
+    ) -> std::result::Result<Reply, Trouble> {
         let links = &self.links;
         let patience = links.renewal_patience(marks.iter().map(|it| it.ttl).min().unwrap_or_default());
         let ask = Ask::Text(sql);

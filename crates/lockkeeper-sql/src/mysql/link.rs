@@ -173,7 +173,8 @@ async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Re
             continue;
         }
         pulse.busy.store(true, Ordering::Release);
-        let answer = answer(&options, &clock, &mut open, request.ask, request.patience, request.heard_since).await;
+        let answer =
+            answer(&options, &clock, &mut open, request.ask, request.patience, request.heard_since).await;
         if answer.as_ref().is_err_and(Trouble::spoils) {
             // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
             open = None;
@@ -251,7 +252,8 @@ async fn run(conn: &mut Conn, ask: Ask, sent_at: Moment) -> Result<Reply> {
     // What is not committed is not granted, whoever has changed the session behind our back.
     let flags = conn.last_ok_packet().map(mysql_async::OkPacket::status_flags);
     if flags.is_some_and(|it| {
-        it.contains(StatusFlags::SERVER_STATUS_IN_TRANS) || !it.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT)
+        it.contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+            || !it.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT)
     }) {
         return Err(Trouble::Uncommitted);
     }

@@ -187,7 +187,6 @@ impl MysqlPlace {
             }
         }
     }
-
 }
 
 /// What was asked for at `sent_at` and lasts so long from then.

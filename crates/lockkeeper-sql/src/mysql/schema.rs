@@ -98,7 +98,8 @@ impl Maker<'_> {
             made = self.make_once(quiet).await;
         }
         if locked.is_ok() {
-            let _ = self.send(&format!("DO RELEASE_LOCK({name})"), self.links.options.common.answer_within).await;
+            let _ =
+                self.send(&format!("DO RELEASE_LOCK({name})"), self.links.options.common.answer_within).await;
         }
         made
     }

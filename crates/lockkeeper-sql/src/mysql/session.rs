@@ -48,8 +48,12 @@ pub(super) async fn greet(conn: &mut Conn) -> Result<()> {
     conn.query_drop(format!("SET SESSION sql_mode = '{MODE}'")).await?;
     let assignments: Vec<String> =
         SETTINGS.iter().map(|(name, value, _)| format!("SESSION {name} = {value}")).collect();
-    let names: Vec<String> =
-        SETTINGS.iter().map(|it| it.0).chain(SHOWN.iter().map(|it| it.0)).map(|it| format!("'{it}'")).collect();
+    let names: Vec<String> = SETTINGS
+        .iter()
+        .map(|it| it.0)
+        .chain(SHOWN.iter().map(|it| it.0))
+        .map(|it| format!("'{it}'"))
+        .collect();
     // Each server takes the comment of the other for one. `timestamp` would stop the clock.
     let sql = format!(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION TRANSACTION READ WRITE; \

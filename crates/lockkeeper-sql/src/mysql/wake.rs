@@ -42,7 +42,10 @@ impl MysqlPlace {
                 }
             }
             let now = clock.now();
-            pause = self.pace.pause(now, self.before, most).min((self.expires_at - now).max(super::pace::PAUSE_MIN));
+            pause = self
+                .pace
+                .pause(now, self.before, most)
+                .min((self.expires_at - now).max(super::pace::PAUSE_MIN));
         }
         if self.found.is_none() {
             clock.sleep_until(self.asked_at.after(ASK_PAUSE)).await;

@@ -62,6 +62,11 @@ fn locker(store: impl Backend) -> Locker {
     Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
 }
 
+/// The full name of the test that runs, by which it is started again in another process.
+pub(crate) fn this_test() -> String {
+    std::thread::current().name().unwrap().to_owned()
+}
+
 /// The outcome of what must not hang.
 pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::select! {
@@ -134,12 +139,12 @@ macro_rules! cases {
 
         #[tokio::test]
         async fn a_killed_holder_is_replaced() {
-            faults::killed_holder::<$site>("a_killed_holder_is_replaced").await;
+            faults::killed_holder::<$site>(&faults::this_test()).await;
         }
 
         #[tokio::test]
         async fn a_frozen_holders_late_write_is_refused() {
-            faults::frozen_holder::<$site>("a_frozen_holders_late_write_is_refused").await;
+            faults::frozen_holder::<$site>(&faults::this_test()).await;
         }
     };
 }
