@@ -17,14 +17,14 @@ use mysql_site::{OnMariaDb, OnMysql, Ours, url_of};
 
 /// The cases that are told in the same words on both servers.
 macro_rules! cases {
-    ($($name:ident: $case:path;)*) => {
+    ($($name:ident;)*) => {
         mod mariadb {
             use super::*;
 
             faults::cases!(OnMariaDb);
             $(#[tokio::test]
             async fn $name() {
-                $case::<OnMariaDb>().await;
+                super::$name::<OnMariaDb>().await;
             })*
         }
 
@@ -34,21 +34,21 @@ macro_rules! cases {
             faults::cases!(OnMysql);
             $(#[tokio::test]
             async fn $name() {
-                $case::<OnMysql>().await;
+                super::$name::<OnMysql>().await;
             })*
         }
     };
 }
 
 cases! {
-    a_hundred_locks_are_renewed_by_few_statements: a_hundred_locks_are_renewed_by_few_statements;
-    a_full_disk_is_told_and_nothing_held_is_lost: a_full_disk_is_told_and_nothing_held_is_lost;
-    tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held: tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held;
-    without_room_for_prepared_statements_the_procedures_do_all: without_room_for_prepared_statements_the_procedures_do_all;
-    clients_in_different_time_zones_agree: clients_in_different_time_zones_agree;
-    a_user_without_rights_is_told_so: a_user_without_rights_is_told_so;
-    the_doctor_finds_settings_under_which_locks_are_forgotten: the_doctor_finds_settings_under_which_locks_are_forgotten;
-    a_wrong_password_is_permanent_and_not_shown: a_wrong_password_is_permanent_and_not_shown;
+    a_hundred_locks_are_renewed_by_few_statements;
+    a_full_disk_is_told_and_nothing_held_is_lost;
+    tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held;
+    without_room_for_prepared_statements_the_procedures_do_all;
+    clients_in_different_time_zones_agree;
+    a_user_without_rights_is_told_so;
+    the_doctor_finds_settings_under_which_locks_are_forgotten;
+    a_wrong_password_is_permanent_and_not_shown;
 }
 
 async fn a_hundred_locks_are_renewed_by_few_statements<S: Ours>() {

@@ -33,6 +33,9 @@ pub(super) trait Carry: Clone + Send + Sync + 'static {
     type Item: Send + Sync + 'static;
     type Out: Send + 'static;
 
+    /// Whether also the first waits until everybody who is about to ask has joined: what is in no hurry.
+    const GATHERS: bool = false;
+
     fn lane(&self) -> &Lane<Self::Item, Self::Out>;
 
     /// Carry all of them; the answers come in their order.
@@ -42,6 +45,11 @@ pub(super) trait Carry: Clone + Send + Sync + 'static {
 /// Carry one, alone or together with whoever else asks now.
 pub(super) async fn go<C: Carry>(carrier: C, item: C::Item) -> Result<C::Out> {
     match carrier.lane().enter(item) {
+        Ok(item) if C::GATHERS => {
+            let answer = carrier.lane().wait(item);
+            drop(Next(carrier));
+            answer.await.unwrap_or_else(|_| Err(shutting_down()))
+        }
         Ok(item) => {
             let next = Next(carrier);
             let outs = next.0.carry(std::slice::from_ref(&item)).await?;
@@ -100,6 +108,14 @@ impl<C: Carry> Drop for Sending<C> {
     }
 }
 
+impl<I, O> State<I, O> {
+    fn wait(&mut self, item: I) -> oneshot::Receiver<Result<O>> {
+        let (reply, answer) = oneshot::channel();
+        self.waiting.push((item, reply));
+        answer
+    }
+}
+
 impl<I, O> Lane<I, O> {
     pub(super) const fn new() -> Self {
         Lane(Mutex::new(State { waiting: Vec::new(), busy: false }))
@@ -115,9 +131,12 @@ impl<I, O> Lane<I, O> {
         if !std::mem::replace(&mut state.busy, true) {
             return Ok(item);
         }
-        let (reply, answer) = oneshot::channel();
-        state.waiting.push((item, reply));
-        Err(answer)
+        Err(state.wait(item))
+    }
+
+    /// Wait for the next statement.
+    fn wait(&self, item: I) -> oneshot::Receiver<Result<O>> {
+        self.state().wait(item)
     }
 
     /// Rest if nobody waits. `false` means that somebody does.

@@ -187,6 +187,8 @@ impl Carry for Keeps {
     type Item = Mark;
     type Out = Seen;
 
+    const GATHERS: bool = true;
+
     fn lane(&self) -> &Lane<Mark, Seen> {
         &self.1.keeps
     }
@@ -205,6 +207,8 @@ struct Renewals(Arc<Store>, Arc<Link>);
 impl Carry for Renewals {
     type Item = Mark;
     type Out = Seen;
+
+    const GATHERS: bool = true;
 
     fn lane(&self) -> &Lane<Mark, Seen> {
         &self.1.renewals
