@@ -11,10 +11,6 @@ use tokio::sync::oneshot;
 
 use super::NAME;
 
-/// The most in one statement: no packet grows beyond what servers accept, and no list so long that a server makes a
-/// table of it.
-const TOGETHER_MAX: usize = 500;
-
 type Waiting<I, O> = (I, oneshot::Sender<Result<O>>);
 
 /// Those who wait for the next statement of one kind.
@@ -32,6 +28,9 @@ struct State<I, O> {
 pub(super) trait Carry: Clone + Send + Sync + 'static {
     type Item: Send + Sync + 'static;
     type Out: Send + 'static;
+
+    /// The most that are carried at once, so that no packet grows beyond what servers accept.
+    const TOGETHER: usize = 500;
 
     /// Whether also the first waits until everybody who is about to ask has joined: what is in no hurry.
     const GATHERS: bool = false;
@@ -84,7 +83,7 @@ async fn send<C: Carry>(carrier: C) {
     // Let everybody who is about to ask join first.
     tokio::task::yield_now().await;
     while let Some(carrier) = &sending.0 {
-        let Some(waiting) = carrier.lane().take() else {
+        let Some(waiting) = carrier.lane().take(C::TOGETHER) else {
             sending.0 = None;
             return;
         };
@@ -146,13 +145,13 @@ impl<I, O> Lane<I, O> {
         !state.busy
     }
 
-    fn take(&self) -> Option<Vec<Waiting<I, O>>> {
+    fn take(&self, most: usize) -> Option<Vec<Waiting<I, O>>> {
         let mut state = self.state();
         if state.waiting.is_empty() {
             state.busy = false;
             return None;
         }
-        let count = state.waiting.len().min(TOGETHER_MAX);
+        let count = state.waiting.len().min(most);
         Some(state.waiting.drain(..count).collect())
     }
 

@@ -17,6 +17,9 @@ use super::place::NOW;
 use super::text::bytes;
 use crate::name::{NameHash, span};
 
+/// The most looks in one statement, each of which is a SELECT.
+const LOOKS_MAX: usize = 200;
+
 /// A claim as it is found again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
@@ -86,12 +89,12 @@ fn look(mark: &Mark) -> String {
         // By numbers that we know, because a server reads all the line for numbers that it must find first.
         View::Far => format!(
             "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, \
-             (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), \
-             (SELECT COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0) FROM lockkeeper_claim AS c \
-             WHERE c.`lock` = {lock} AND {head} <= c.seq AND c.seq < {seq}), \
-             (SELECT COALESCE(MIN(IF(h.held, h.expires, NULL)), 0) FROM lockkeeper_claim AS h \
-             WHERE h.`lock` = {lock} AND {head} <= h.seq AND h.seq < {seq}) - {NOW} \
-             FROM lockkeeper_claim AS m WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
+             (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), x.waiting, x.expires - {NOW} \
+             FROM lockkeeper_claim AS m JOIN (\
+             SELECT COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0) AS waiting, \
+             COALESCE(MIN(IF(c.held, c.expires, NULL)), 0) AS expires FROM lockkeeper_claim AS c \
+             WHERE c.`lock` = {lock} AND {head} <= c.seq AND c.seq < {seq}) AS x \
+             WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
         ),
     }
 }
@@ -150,6 +153,8 @@ impl Carry for Looks {
     type Item = Mark;
     type Out = Seen;
 
+    const TOGETHER: usize = LOOKS_MAX;
+
     fn lane(&self) -> &Lane<Mark, Seen> {
         &self.1.looks
     }
@@ -187,6 +192,7 @@ impl Carry for Keeps {
     type Item = Mark;
     type Out = Seen;
 
+    const TOGETHER: usize = LOOKS_MAX;
     const GATHERS: bool = true;
 
     fn lane(&self) -> &Lane<Mark, Seen> {
@@ -208,6 +214,8 @@ impl Carry for Renewals {
     type Item = Mark;
     type Out = Seen;
 
+    /// In few trips, because all of a process's locks must be renewed within a part of their ttl.
+    const TOGETHER: usize = 2000;
     const GATHERS: bool = true;
 
     fn lane(&self) -> &Lane<Mark, Seen> {
@@ -223,20 +231,20 @@ impl Carry for Renewals {
         if !alone.is_empty() {
             let locks = list(alone.iter().map(|it| &it.lock[..]));
             let ids = list(alone.iter().map(|it| &it.id[..]));
-            let ours = format!("`lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires");
             let sql = format!(
-                "UPDATE lockkeeper_lock SET expires = {NOW} + ttl WHERE {ours}; \
-                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock WHERE {ours}"
+                "UPDATE lockkeeper_lock SET expires = {NOW} + ttl \
+                 WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires; \
+                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock \
+                 WHERE `lock` IN ({locks}) AND id IS NOT NULL"
             );
             replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);
         }
         let seen = sorted(marks, &replies);
         let found = |at: usize| seen.get(at).is_some_and(|it| it.what != What::Gone);
-        let joined = || marks.iter().enumerate().filter(|(at, _)| !found(*at)).map(|(_, it)| it);
-        if joined().next().is_some() {
-            let near = |it: &Mark| Mark { view: View::Near, ..*it };
-            let looked: Vec<Mark> = joined().map(near).collect();
-            let sql = format!("{} AND held; {}", prolong(joined()), looks(looked.iter()));
+        let joined = marks.iter().enumerate().filter(|(at, _)| !found(*at));
+        let joined: Vec<Mark> = joined.map(|(_, it)| Mark { view: View::Near, ..*it }).collect();
+        for some in joined.chunks(LOOKS_MAX) {
+            let sql = format!("{} AND held; {}", prolong(some.iter()), looks(some.iter()));
             replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);
         }
         Ok(sorted(marks, &replies))

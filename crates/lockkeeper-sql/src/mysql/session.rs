@@ -54,10 +54,11 @@ pub(super) async fn greet(conn: &mut Conn) -> Result<()> {
         .chain(SHOWN.iter().map(|it| it.0))
         .map(|it| format!("'{it}'"))
         .collect();
-    // Each server takes the comment of the other for one. `timestamp` would stop the clock.
+    // Each server takes the comment of the other for one. `timestamp` would stop the clock; MariaDB would make a table
+    // of a long list.
     let sql = format!(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION TRANSACTION READ WRITE; \
-         SET {}, timestamp = DEFAULT /*M! , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */; \
+         SET {}, timestamp = DEFAULT /*M! , max_statement_time = 0, in_predicate_conversion_threshold = 0 */ /*!80000 , max_execution_time = 0 */; \
          SHOW SESSION VARIABLES WHERE Variable_name IN ({})",
         assignments.join(", "),
         names.join(", ")

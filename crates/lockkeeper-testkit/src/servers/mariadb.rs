@@ -111,9 +111,11 @@ impl MariaDb {
         let number = port.number();
         give(folder.path(), USER, PACKAGE)?;
         let data = format!("--datadir={}", folder.path().join("data").display());
+        // A server that starts removes what it finds of temporary tables, also those of others in the same folder.
+        let temporary = format!("--tmpdir={}", folder.path().display());
         let install = Launch::new("mariadb-install-db", PACKAGE, folder.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .arg(&data)
+            .args([&data, &temporary])
             .args(&options.created_with)
             .advice_from("Installation of system tables failed")
             .user(USER);
@@ -136,7 +138,7 @@ impl MariaDb {
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             // Relative to the data: the path of a socket must be short.
             .args(["--socket=socket", "--pid-file=pid", "--innodb-buffer-pool-size=64M"])
-            .args([&data, &format!("--port={number}"), &format!("--init-file={}", first.display())])
+            .args([&data, &temporary, &format!("--port={number}"), &format!("--init-file={}", first.display())])
             .args(files)
             .args(&options.settings)
             // Started by root it would change its user itself, which clears the order to die with us.
