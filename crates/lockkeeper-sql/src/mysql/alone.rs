@@ -188,7 +188,8 @@ fn take_all(takes: &[Take]) -> String {
         (list(takes.iter().map(|it| &it.lock[..])), list(takes.iter().map(|it| &it.claim.id.as_bytes()[..])));
     let [first, last] = &*TAKE_ALL;
     format!(
-        "{first}{}{last}SELECT id, seq FROM lockkeeper_lock WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires",
+        "{first}{}{last}SELECT id, seq FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
+         WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires",
         rows.join(" UNION ALL ")
     )
 }
@@ -222,7 +223,7 @@ impl Carry for Leaves {
         let (locks, ids) =
             (list(marks.iter().map(|it| &it.lock[..])), list(marks.iter().map(|it| &it.id[..])));
         let sql = format!(
-            "UPDATE lockkeeper_lock SET id = NULL WHERE `lock` IN ({locks}) AND id IN ({ids}); \
+            "UPDATE lockkeeper_lock FORCE INDEX (PRIMARY) SET id = NULL WHERE `lock` IN ({locks}) AND id IN ({ids}); \
              SELECT id FROM lockkeeper_claim WHERE id IN ({ids})"
         );
         let reply = links.try_ask(&self.1, &Ask::Text(sql), patience).await.map_err(fault)?;

@@ -113,7 +113,7 @@ fn rows<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
 
 /// The statement that prolongs what these claims have in the line.
 fn prolong<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
-    format!("UPDATE lockkeeper_claim SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})", rows(marks))
+    format!("UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})", rows(marks))
 }
 
 /// What a row says.
@@ -232,9 +232,9 @@ impl Carry for Renewals {
             let locks = list(alone.iter().map(|it| &it.lock[..]));
             let ids = list(alone.iter().map(|it| &it.id[..]));
             let sql = format!(
-                "UPDATE lockkeeper_lock SET expires = {NOW} + ttl \
+                "UPDATE lockkeeper_lock FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl \
                  WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires; \
-                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock \
+                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
                  WHERE `lock` IN ({locks}) AND id IS NOT NULL"
             );
             replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);
