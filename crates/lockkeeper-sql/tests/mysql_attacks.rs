@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 mod child;
-#[allow(dead_code, reason = "the cases of the other files are told there")]
+#[allow(dead_code, unused_imports, unused_macros, reason = "the cases of the other files are told there")]
 mod faults;
 mod mysql_site;
 
 use std::time::Duration;
 
-use faults::{Site, within};
+use faults::within;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
@@ -344,4 +344,3 @@ async fn a_runtime_that_nobody_drives_holds_up_nobody<S: Ours>() {
     });
     within(blocking).await.unwrap();
 }
-

@@ -15,8 +15,8 @@ use shared::Shared;
 static MARIADB: Shared<MariaDb> = Shared::new();
 static MYSQL: Shared<servers::Mysql> = Shared::new();
 
-/// A server that lives as long as the case.
-struct On<S>(Arc<S>, String);
+/// A server that lives as long as the case, and its address.
+struct On<S>(#[expect(dead_code, reason = "it is only kept")] Arc<S>, String);
 
 impl<S: Send + Sync + 'static> Harness for On<S> {
     type Backend = Mysql;

@@ -59,8 +59,9 @@ pub(super) enum What {
     /// We hold. A counter of 0 has not been given yet. For how long; whether somebody waits behind us; whether we
     /// stand in the lock's own row.
     Held { counter: u64, left: Duration, wanted: bool, alone: bool },
-    /// We wait, behind so many others, if that was asked; when a holder expires, in microseconds.
-    Waiting { head: i64, before: Option<i64>, expiry: i64 },
+    /// We wait, behind so many others, if that was asked; when a holder expires, in microseconds; since when the line
+    /// stands still.
+    Waiting { head: i64, before: Option<i64>, expiry: i64, still: Duration },
 }
 
 /// A list of literals for `IN`.
@@ -69,7 +70,8 @@ pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
     literals.join(", ")
 }
 
-/// One claim's look: id, held, counter, microseconds left, wanted, alone, head, how many wait before, expiry.
+/// One claim's look: id, held, counter, microseconds left, wanted, alone, head, how many wait before, expiry, since when
+/// the line stands still.
 fn look(mark: &Mark) -> String {
     let Mark { seq, head, view, .. } = *mark;
     let (lock, id) = (bytes(&mark.lock), bytes(&mark.id));
@@ -77,22 +79,23 @@ fn look(mark: &Mark) -> String {
         "EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = {lock} AND {seq} < w.seq AND NOT w.held)"
     );
     let near = format!(
-        "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, {head}, -1, 0 FROM lockkeeper_claim AS m \
+        "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, {head}, -1, 0, 0 FROM lockkeeper_claim AS m \
          WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
     );
     match view {
         View::Near => near,
         View::Alone => format!(
-            "SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock WHERE `lock` = {lock} AND id = {id} \
+            "SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0, 0 FROM lockkeeper_lock WHERE `lock` = {lock} AND id = {id} \
              UNION ALL {near}"
         ),
         // By numbers that we know, because a server reads all the line for numbers that it must find first.
         View::Far => format!(
             "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, \
-             (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), x.waiting, x.expires - {NOW} \
+             (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), x.waiting, x.expires - {NOW}, {NOW} - x.since \
              FROM lockkeeper_claim AS m JOIN (\
              SELECT COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0) AS waiting, \
-             COALESCE(MIN(IF(c.held, c.expires, NULL)), 0) AS expires FROM lockkeeper_claim AS c \
+             COALESCE(MIN(IF(c.held, c.expires, NULL)), 0) AS expires, \
+             COALESCE(MAX(IF(c.held, c.since, NULL)), 0) AS since FROM lockkeeper_claim AS c \
              WHERE c.`lock` = {lock} AND {head} <= c.seq AND c.seq < {seq}) AS x \
              WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
         ),
@@ -113,7 +116,10 @@ fn rows<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
 
 /// The statement that prolongs what these claims have in the line.
 fn prolong<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
-    format!("UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})", rows(marks))
+    format!(
+        "UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})",
+        rows(marks)
+    )
 }
 
 /// What a row says.
@@ -131,7 +137,12 @@ fn understood(row: &Row) -> Option<(Vec<u8>, What)> {
         }
     } else {
         let before = number(7)?;
-        What::Waiting { head: number(6)?, before: (0 <= before).then_some(before), expiry: number(8)? }
+        What::Waiting {
+            head: number(6)?,
+            before: (0 <= before).then_some(before),
+            expiry: number(8)?,
+            still: span(number(9)?),
+        }
     };
     Some((row.get_opt(0)?.ok()?, what))
 }
@@ -176,7 +187,7 @@ impl Carry for Looks {
 fn near(mark: &Mark) -> Ask {
     static NEAR: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
         "SELECT m.id, m.held, m.counter, m.expires - {now}, \
-         EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = ? AND ? < w.seq AND NOT w.held), 0, ?, -1, 0 \
+         EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = ? AND ? < w.seq AND NOT w.held), 0, ?, -1, 0, 0 \
          FROM lockkeeper_claim AS m WHERE m.`lock` = ? AND m.seq = ? AND m.id = ?"
             .replace("{now}", NOW)
     });
@@ -234,7 +245,7 @@ impl Carry for Renewals {
             let sql = format!(
                 "UPDATE lockkeeper_lock FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl \
                  WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires; \
-                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0 FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
+                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0, 0 FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
                  WHERE `lock` IN ({locks}) AND id IS NOT NULL"
             );
             replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);

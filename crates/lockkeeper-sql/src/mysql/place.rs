@@ -14,7 +14,7 @@ use super::link::{Ask, Link};
 use super::pace::Pace;
 use super::text::{bytes, optional, text};
 use super::{NAME, Store};
-use crate::name::{NameHash, hash, micros_up, printable};
+use crate::name::{NameHash, hash, micros_up, printable, span};
 
 pub(super) const TAKING: &str = "taking the lock";
 pub(super) const LEAVING: &str = "giving the lock back";
@@ -52,6 +52,8 @@ pub struct MysqlPlace {
     pub(super) before: i64,
     /// When a holder before us expires, unless it is renewed.
     pub(super) expires_at: Moment,
+    /// When the line last moved.
+    pub(super) moved_at: Moment,
     /// When the procedure was last asked.
     pub(super) asked_at: Moment,
     /// The procedure must be asked: a look does not suffice.
@@ -75,6 +77,7 @@ impl MysqlPlace {
             head: 0,
             before: 0,
             expires_at: nobody_asked,
+            moved_at: nobody_asked,
             asked_at: nobody_asked,
             must_ask: false,
             found: None,
@@ -136,7 +139,9 @@ impl MysqlPlace {
             return Ok(Turn::Held(grant(counter.unsigned_abs(), ttl, *wanted != 0, reply.sent_at)));
         }
         self.standing = if self.claim.patient { Standing::Waiting } else { Standing::Unknown };
-        Ok(self.wait(*expiry, u64::try_from(*ahead).ok()))
+        (self.expires_at, self.moved_at) = (self.asked_at.after(span(*expiry)), self.asked_at);
+        self.pace.saw(self.asked_at, self.before);
+        Ok(self.wait(u64::try_from(*ahead).ok()))
     }
 
     /// Keep our place by our own row alone, with all places of this process.
@@ -149,15 +154,11 @@ impl MysqlPlace {
         if let Some(grant) = self.found.take() {
             return Ok(Some(Turn::Held(grant)));
         }
-        let expiry = self.expires_at - self.store.links.clock.now();
-        let expiry = i64::try_from(expiry.as_micros()).unwrap_or(i64::MAX);
-        Ok(Some(self.wait(expiry, u64::try_from(self.before + 1).ok())))
+        Ok(Some(self.wait(u64::try_from(self.before + 1).ok())))
     }
 
-    fn wait(&mut self, expiry: i64, ahead: Option<u64>) -> Turn {
-        let now = self.store.links.clock.now();
-        self.expires_at = now.after(crate::name::span(expiry));
-        self.pace.pause(now, self.before, self.claim.ttl / 3);
+    /// Whoever waits looks at the line meanwhile; its place must be kept.
+    fn wait(&self, ahead: Option<u64>) -> Turn {
         Turn::wait(self.claim.ttl / 3, ahead)
     }
 
@@ -175,12 +176,13 @@ impl MysqlPlace {
                     self.found = Some(grant(counter, left, wanted, seen.sent_at));
                 }
             }
-            What::Waiting { head, before, expiry } => {
+            What::Waiting { head, before, expiry, still } => {
                 let now = self.store.links.clock.now();
                 self.head = head;
                 if let Some(before) = before {
                     self.before = before;
-                    self.expires_at = now.after(crate::name::span(expiry));
+                    self.pace.saw(now, before);
+                    (self.expires_at, self.moved_at) = (now.after(span(expiry)), now.before(still));
                     // The holder has gone without a word, and we are the next to live: somebody must let us in.
                     self.must_ask = before == 0 && expiry <= 0;
                 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::Result;
 
 use super::line::{Seen, View, What};
+use super::pace::PAUSE_MIN;
 use super::place::{MysqlPlace, Standing};
 
 /// A holder is in no hurry to hear that somebody wants the lock: its renewals tell it, too.
@@ -29,23 +30,16 @@ impl MysqlPlace {
     async fn look_while_waiting(&mut self) {
         let clock = self.store.links.clock.clone();
         let most = self.claim.ttl / 3;
-        let mut pause = self.pace.last();
         while self.found.is_none() && !self.must_ask {
-            clock.sleep(pause).await;
+            let now = clock.now();
+            let pause = self.pace.pause(now - self.moved_at, most);
+            clock.sleep(pause.min((self.expires_at - now).max(PAUSE_MIN))).await;
             let near = self.before == 0 && clock.now() < self.expires_at;
             match self.look(if near { View::Near } else { View::Far }).await {
                 Ok(seen) => self.understand(seen),
                 // Let the next `turn` meet the fault: it can tell it.
-                Err(_) => {
-                    pause = most;
-                    continue;
-                }
+                Err(_) => clock.sleep(most).await,
             }
-            let now = clock.now();
-            pause = self
-                .pace
-                .pause(now, self.before, most)
-                .min((self.expires_at - now).max(super::pace::PAUSE_MIN));
         }
         if self.found.is_none() {
             clock.sleep_until(self.asked_at.after(ASK_PAUSE)).await;

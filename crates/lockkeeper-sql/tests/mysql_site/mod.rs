@@ -1,4 +1,5 @@
 //! The servers that speak MySQL's language, as the shared cases want them.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::ops::Deref;
 use std::time::Duration;
