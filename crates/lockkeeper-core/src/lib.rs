@@ -11,12 +11,14 @@
 //!  kit      for authors of stores
 //!  memory   the store inside this process
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
 pub mod clock;
 mod engine;
 pub mod error;
 pub mod fence;
+mod fenced;
 pub mod key;
 pub mod kit;
 pub mod memory;
@@ -31,7 +33,8 @@ pub use api::request::{Attempt, LockRequest};
 pub use clock::{Clock, Moment};
 pub use engine::background::{Spawn, Task};
 pub use error::{Error, LostReason, Result, Stage};
-pub use fence::{Fence, FencedError};
+pub use fence::Fence;
+pub use fenced::FencedError;
 pub use key::Key;
 pub use kit::{address, admission, record};
 pub use memory::Memory;

@@ -30,7 +30,7 @@ use crate::wire::{
 /// Keep-alives per ttl.
 const BEATS: u32 = 5;
 /// A lease that nobody uses is kept this long, so that the next lock need not wait for one.
-const IDLE_MAX: Duration = Duration::from_mins(1);
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of a lease.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use crate::retry;
 
 /// For how long a lock's row stays after its last use. Its counter does not need it: that never falls behind
 /// the clock. Longer than any clock is likely to be set back.
-const IDLE: Duration = Duration::from_hours(1);
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// How many locks are looked at in one go.
 const MOST: u32 = 2000;
