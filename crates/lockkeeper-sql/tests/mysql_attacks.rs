@@ -1,6 +1,7 @@
 //! What broke under attack on MariaDB and MySQL: settings, forgotten connections, full servers, many starts at once.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+#![allow(clippy::print_stdout, reason = "what is printed is shown when a test fails")]
 
 mod child;
 #[allow(dead_code, unused_imports, unused_macros, reason = "the cases of the other files are told there")]
@@ -57,7 +58,7 @@ cases! {
 }
 
 fn locker(store: Mysql) -> Locker {
-    Locker::builder(store).ttl(TTL).wait_at_most(Duration::from_mins(1)).build()
+    Locker::builder(store).ttl(TTL).wait_at_most(Duration::from_secs(60)).build()
 }
 
 async fn connect(url: &str) -> Mysql {

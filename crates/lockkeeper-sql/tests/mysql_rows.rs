@@ -50,7 +50,7 @@ macro_rules! shop {
             }
 
             async fn buy(conn: &mut Conn) -> bool {
-                let bought = rowlock::section(conn, Duration::from_mins(1), async |tx| {
+                let bought = rowlock::section(conn, Duration::from_secs(60), async |tx| {
                     let read = "SELECT amount FROM stock_locked WHERE id = 7 FOR UPDATE";
                     let amount: Option<i64> = tx.query_first(read).await?;
                     let amount = amount.unwrap();

@@ -113,15 +113,13 @@ fn replicas<'a>(get: impl Fn(&str) -> &'a str, followed: Followed) -> Finding {
 
 fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if get("log_bin") == "ON" {
-        if get("binlog_format") == "STATEMENT" {
-            findings.push(finding(
-                Severity::Danger,
-                "binlog_format is STATEMENT",
-                "the server refuses our statements, which are READ COMMITTED",
-                "set it to ROW or MIXED",
-            ));
-        }
+    if get("log_bin") == "ON" && get("binlog_format") == "STATEMENT" {
+        findings.push(finding(
+            Severity::Danger,
+            "binlog_format is STATEMENT",
+            "the server refuses our statements, which are READ COMMITTED",
+            "set it to ROW or MIXED",
+        ));
     }
     if get("read_only") == "ON" {
         findings.push(finding(

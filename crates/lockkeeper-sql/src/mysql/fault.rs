@@ -86,14 +86,13 @@ impl Trouble {
 
     /// Whether the connection may not be used any more.
     pub(crate) fn spoils(&self) -> bool {
-        match (self, self.code()) {
-            // Others got in between, something is missing, we may not: all that leaves a session as it was. After
-            // anything else, such as a disk that was full when it should have rolled back, nobody can tell.
-            (_, Some(1213 | 1205 | 1020 | 1412 | 1062 | 1146 | 1305 | 1295 | 1461)) => false,
-            (_, Some(1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419)) => false,
-            (Trouble::NoRuntime | Trouble::Stalled, _) => false,
-            _ => true,
-        }
+        // Others got in between, something is missing, we may not: all that leaves a session as it was. After anything
+        // else, such as a disk that was full when it should have rolled back, nobody can tell.
+        let got_between = matches!(self.code(), Some(1213 | 1205 | 1020 | 1412 | 1062));
+        let missing = matches!(self.code(), Some(1146 | 1305 | 1295 | 1461));
+        let forbidden = matches!(self.code(), Some(1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419));
+        let elsewhere = matches!(self, Trouble::NoRuntime | Trouble::Stalled);
+        !(got_between || missing || forbidden || elsewhere)
     }
 
     /// The fault to tell a caller who was `doing` something.

@@ -52,6 +52,9 @@ impl MysqlFences {
     /// REPEATABLE READ sees the data as they are at its first read, which must come after the check. Use the
     /// lock's name as the resource, unless one lock protects several.
     ///
+    /// Commit, also when you only read: a transaction that is rolled back has not raised the fence, and an old
+    /// holder's late write is then not refused.
+    ///
     /// # Cancel safety
     /// If dropped, close the connection: the driver cannot go on with it.
     ///

@@ -1,5 +1,5 @@
 //! Locks in MySQL and MariaDB: first come first served, one statement to take a free lock and one to give it
-//! back; whoever waits looks at the line at a pace that follows how long others hold.
+//! back; whoever waits looks at its own row, and keeps its place by it, without locking the line.
 //!
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
