@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Place as _, Result, Turn};
+use lockkeeper_core::clock::time_of_day;
 use lockkeeper_core::inspect::{Finding, Severity};
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
 use redis::{Cmd, Value};
@@ -197,12 +198,7 @@ async fn clock(store: &Store) -> Result<Finding> {
     let before = clock.now();
     let theirs = server_time(store).await?;
     let took = clock.now() - before;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the doctor compares wall clocks, it judges nothing by them"
-    )]
-    let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let offset = ours.abs_diff(theirs);
+    let offset = time_of_day().abs_diff(theirs);
     let what =
         format!("the clock of the server differs from ours by {offset:?} (a round trip takes {took:?})");
     if offset <= OFFSET_MAX + took {

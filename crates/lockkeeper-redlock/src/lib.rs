@@ -18,6 +18,7 @@
 
 mod admin;
 mod background;
+mod doctor;
 mod options;
 mod place;
 mod quorum;
