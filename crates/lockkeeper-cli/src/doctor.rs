@@ -23,6 +23,8 @@ struct FindingJson<'a> {
     what: &'a str,
     consequence: &'a str,
     remedy: &'a str,
+    /// How often it was found.
+    count: usize,
 }
 
 pub(crate) async fn doctor(target: &Target, args: Json) -> Result<u8> {
@@ -30,6 +32,7 @@ pub(crate) async fn doctor(target: &Target, args: Json) -> Result<u8> {
     let mut findings = store.inspect.doctor().await.map_err(|it| target.failure(it))?;
     // The worst first: it is what the reader came for.
     findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
+    let findings = counted(findings);
     if args.json {
         let findings = findings.iter().map(in_json).collect();
         let store = target.shown();
@@ -37,33 +40,67 @@ pub(crate) async fn doctor(target: &Target, args: Json) -> Result<u8> {
     } else {
         output::data(&in_words(&target.shown(), &findings))?;
     }
-    let danger = findings.iter().any(|it| it.severity == Severity::Danger);
-    Ok(if danger { exit::NO } else { 0 })
+    Ok(if count(&findings, |it| it > Severity::Warning) == 0 { 0 } else { exit::NO })
 }
 
-fn in_json(it: &Finding) -> FindingJson<'_> {
+/// The same finding once, with how often it was made.
+fn counted(findings: Vec<Finding>) -> Vec<(Finding, usize)> {
+    let mut counted: Vec<(Finding, usize)> = Vec::new();
+    for it in findings {
+        match counted.iter_mut().find(|(seen, _)| *seen == it) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((it, 1)),
+        }
+    }
+    counted
+}
+
+fn in_json((it, count): &(Finding, usize)) -> FindingJson<'_> {
     FindingJson {
         severity: word(it.severity),
         what: &it.what,
         consequence: &it.consequence,
         remedy: &it.remedy,
+        count: *count,
     }
 }
 
-fn in_words(store: &str, findings: &[Finding]) -> String {
+fn in_words(store: &str, findings: &[(Finding, usize)]) -> String {
     let mut out = format!("store: {store}\n");
-    for it in findings {
-        let _ = writeln!(out, "{:8} {}", word(it.severity), text::message(&it.what));
+    for (it, count) in findings {
+        let times = if *count == 1 { String::new() } else { format!(" ({count} times)") };
+        let _ = writeln!(out, "{:8} {}{times}", word(it.severity), text::message(&it.what));
         for (title, said) in [("so", &it.consequence), ("do", &it.remedy)] {
             if !said.is_empty() {
                 let _ = writeln!(out, "         {title}: {}", text::message(said));
             }
         }
     }
-    if !findings.iter().any(|it| it.severity > Severity::Fine) {
-        out.push_str("nothing endangers locks here\n");
-    }
+    out.push_str(verdict(findings).as_str());
     text::without_secrets(&out)
+}
+
+/// What it comes to. A warning is about what has not happened: a restart, a failover, a power cut.
+fn verdict(findings: &[(Finding, usize)]) -> String {
+    let plural =
+        |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+    let dangers = count(findings, |it| it > Severity::Warning);
+    let warnings = count(findings, |it| it == Severity::Warning);
+    match (dangers, warnings) {
+        (0, 0) => "nothing endangers locks here\n".to_owned(),
+        (0, _) => {
+            let warnings = plural(warnings, "warning", "warnings");
+            format!("no danger as things are now; {warnings} of what may come\n")
+        }
+        _ => {
+            let dangers = plural(dangers, "danger", "dangers");
+            format!("{dangers}: locks can be lost or given twice, or cannot be had\n")
+        }
+    }
+}
+
+fn count(findings: &[(Finding, usize)], which: impl Fn(Severity) -> bool) -> usize {
+    findings.iter().filter(|(it, _)| which(it.severity)).count()
 }
 
 fn word(severity: Severity) -> &'static str {
@@ -72,5 +109,30 @@ fn word(severity: Severity) -> &'static str {
         Severity::Warning => "warning",
         // What a newer store finds worse than a danger is at least one.
         _ => "danger",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_that_is_repeated_is_told_once_with_its_count() {
+        let finding = || Finding::warning("a foreign key", "it is in the way", "remove it");
+        let findings = counted(vec![finding(), Finding::fine("all well", ""), finding(), finding()]);
+        let words = in_words("x:", &findings);
+        assert_eq!(words.matches("a foreign key").count(), 1, "{words}");
+        assert!(words.contains("warning  a foreign key (3 times)\n"), "{words}");
+        assert!(words.ends_with("no danger as things are now; 1 warning of what may come\n"), "{words}");
+        let json = serde_json::to_value(findings.iter().map(in_json).collect::<Vec<_>>()).unwrap();
+        assert_eq!((&json[0]["count"], &json[1]["count"]), (&3.into(), &1.into()));
+    }
+
+    #[test]
+    fn the_verdict_agrees_with_the_exit_code() {
+        let danger = counted(vec![Finding::danger("x", "y", "z"), Finding::warning("a", "b", "c")]);
+        assert!(verdict(&danger).starts_with("1 danger: "));
+        assert_eq!(count(&danger, |it| it > Severity::Warning), 1);
+        assert_eq!(verdict(&counted(vec![Finding::fine("x", "")])), "nothing endangers locks here\n");
     }
 }

@@ -51,12 +51,13 @@ The command sees:
   LOCKKEEPER_NAME    the lock's name
   LOCKKEEPER_FENCE   a number that grows with every holder; send it along with every
                      write, so that whatever you write to can refuse an older one
+  LOCKKEEPER_RUN     a mark by which what the command starts is found again
 
 The command runs in a process group of its own, and signals are forwarded to that group.
-If the lock cannot be kept, or --max-hold ends, the whole group gets TERM and then KILL,
-before the store may give the lock to somebody else. If lockkeeper itself is killed, the
-group is killed too. Processes that leave the group (daemons) are not followed, and
-those that stay behind in the background when the command ends are left alone.
+If the lock cannot be kept, or --max-hold ends, the command and everybody who comes from it,
+daemons too, get TERM and then KILL before the store may give the lock to somebody else. If
+lockkeeper itself is killed, so are they. Those that stay behind in the background when the
+command ends are left alone. LOCKKEEPER_CGROUP=off makes no control group for the command.
 
 Exit codes:
   N     the command's own code; 128+S if signal S ended it
@@ -103,8 +104,10 @@ Examples:
   lockkeeper doctor
   lockkeeper doctor --json | jq '.findings[] | select(.severity != \"fine\")'
 
-Exit codes: 0 no danger found, 1 locks can be lost or given twice, 64 bad usage,
-69 the store cannot be used.";
+A danger is so as things are now. A warning tells what a restart, a failover, a power cut or
+a stranger may do; it does not change the code.
+Exit codes: 0 no danger found, 1 a danger: locks can be lost or given twice, or cannot be
+had, 64 bad usage, 69 the store cannot be used.";
 
 pub(crate) const COMPLETIONS: &str = "\
 Examples:

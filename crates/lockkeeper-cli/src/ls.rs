@@ -35,13 +35,24 @@ const HEADING: [&str; 7] = ["NAME", "HOLDER", "NOTE", "HELD FOR", "FENCE", "VALI
 fn table(locks: &[LockInfo]) -> String {
     let mut rows = Vec::new();
     for lock in locks {
-        if lock.holders.is_empty() {
+        if lock.holders.is_empty() && lock.foreign.is_empty() {
             rows.push(row(lock, None));
         }
         rows.extend(lock.holders.iter().map(|it| row(lock, Some(it))));
+        rows.extend(lock.foreign.iter().map(|it| foreign(lock, it)));
     }
     output::table(HEADING, &rows)
 }
+
+/// Something in the line that is not ours keeps others out as a holder does.
+fn foreign(lock: &LockInfo, what: &str) -> [String; 7] {
+    let mut row = row(lock, None);
+    row[1] = String::from(FOREIGN);
+    row[2] = shortened(&text::cell(what));
+    row
+}
+
+const FOREIGN: &str = "(foreign)";
 
 /// The name stands in every row, so that `grep` finds it.
 fn row(lock: &LockInfo, holder: Option<&Occupant>) -> [String; 7] {
@@ -103,6 +114,17 @@ a          h\\u{1b}[2J:7 \\u{202e}eve  line\\u{a}break\\u{9b}31m  1m 30s    6553
 ";
         let squeezed = |it: &str| it.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(squeezed(&table(&locks)), squeezed(expected));
+    }
+
+    #[test]
+    fn what_is_not_ours_has_a_row_of_its_own() {
+        let mut lock = lock("a", vec![], vec![occupant("x")]);
+        lock.foreign = vec!["\x1b[2Jkey".into(), "another".into()];
+        let shown = table(&[lock]);
+        let rows: Vec<_> =
+            shown.lines().skip(1).map(|it| it.split_whitespace().collect::<Vec<_>>()).collect();
+        let expected = |what| vec!["a", "(foreign)", what, "-", "-", "-", "1"];
+        assert_eq!(rows, [expected("\\u{1b}[2Jkey"), expected("another")]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) async fn show(target: &Target, args: &Named) -> Result<u8> {
 fn in_words(info: &LockInfo) -> String {
     let state = match (info.holders.is_empty(), info.waiters.is_empty()) {
         (false, _) => "held",
+        (true, _) if !info.foreign.is_empty() => "blocked by what is not Lockkeeper's",
         (true, false) => "waited for, held by nobody just now",
         (true, true) => "free",
     };
@@ -38,6 +39,9 @@ fn in_words(info: &LockInfo) -> String {
         let _ = writeln!(out, "  held for: {}", view::since(it));
         let _ = writeln!(out, "  fence:    {fence}");
         let _ = writeln!(out, "  valid:    {}{}", span(it.valid_for), weight(it));
+    }
+    for it in &info.foreign {
+        let _ = writeln!(out, "foreign:    {}", text::cell(it));
     }
     let _ = writeln!(out, "waiters:    {}", info.waiters.len());
     for (position, it) in (1..).zip(&info.waiters) {
@@ -57,5 +61,25 @@ fn weight(it: &Occupant) -> String {
     match it.load {
         Load::MUTEX => String::new(),
         load => format!(", {load}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper::Key;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_ours_is_named_and_the_lock_is_not_called_free() {
+        let mut info = LockInfo::new(Key::new("a").unwrap(), Vec::new(), Vec::new());
+        assert!(in_words(&info).contains("state:      free\n"));
+        info.foreign = vec!["\x1b[2J/locks/a/mine: remove it".into()];
+        let words = in_words(&info);
+        assert!(words.contains("state:      blocked by what is not Lockkeeper's\n"), "{words}");
+        assert!(words.contains("foreign:    \\u{1b}[2J/locks/a/mine: remove it\n"), "{words}");
+        let json = serde_json::to_value(view::Lock::of(&info)).unwrap();
+        assert_eq!(json["foreign"][0], "\x1b[2J/locks/a/mine: remove it");
+        assert!(view::in_the_way(&info).unwrap().contains("not Lockkeeper's"));
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Lock {
     name: String,
     holders: Vec<Holder>,
     waiters: Vec<Waiter>,
+    /// What stands in its line and is not ours.
+    foreign: Vec<String>,
 }
 
 impl Lock {
@@ -22,6 +24,7 @@ impl Lock {
             name: info.key.to_string(),
             holders: info.holders.iter().map(Holder::of).collect(),
             waiters: (1..).zip(&info.waiters).map(Waiter::of).collect(),
+            foreign: info.foreign.clone(),
         }
     }
 }
@@ -120,6 +123,12 @@ pub(crate) fn in_the_way(info: &LockInfo) -> Option<String> {
         count => format!("; {count} waiting"),
     };
     let Some(holder) = info.holders.first() else {
+        if let Some(it) = info.foreign.first() {
+            return Some(format!(
+                "something that is not Lockkeeper's is in the way: {}{waiting}",
+                text::plain(it)
+            ));
+        }
         return (!info.waiters.is_empty()).then(|| format!("nobody holds it just now{waiting}"));
     };
     let note = match &holder.label.note {

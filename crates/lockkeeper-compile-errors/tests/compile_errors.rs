@@ -3,5 +3,8 @@
 
 #[test]
 fn mistakes_are_shown_where_they_are() {
-    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/*.rs");
+    // What is right is not even warned about.
+    cases.pass("tests/ui_pass/*.rs");
 }

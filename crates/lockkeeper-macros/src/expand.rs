@@ -55,6 +55,9 @@ fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> T
         quote!(::core::pin::pin!({ #key #request }).await)
     };
     let (on_refusal, on_loss, hint) = (answer.on_refusal(), answer.on_loss(), answer.hint());
+    // The statements without their braces: around a body of one line the compiler finds them unnecessary, and says so
+    // where the user wrote them.
+    let body = &block.stmts;
     // Whatever is not needed later ends with its statement: the future keeps room for all that lives while it waits.
     quote! {
         let __lockkeeper_guard = match '__lockkeeper_ask: {
@@ -69,7 +72,7 @@ fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> T
         };
         let __lockkeeper_out = match {
             #bind
-            let __lockkeeper_body = ::core::pin::pin!(async move { #hint #block });
+            let __lockkeeper_body = ::core::pin::pin!(async move { #hint #(#body)* });
             __lockkeeper_owner.scope(__lockkeeper_guard.run(__lockkeeper_body)).await
         } {
             ::core::result::Result::Ok(it) => it,

@@ -1,5 +1,6 @@
 //! The thread that owns the connection: it takes what waits, runs it in one transaction, and answers.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{self, Fault};
 use lockkeeper_core::{Clock, Key, Moment};
+use lockkeeper_fork::Origin;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -23,6 +25,12 @@ use crate::{NAME, admin};
 
 /// The most requests in one transaction, so that nobody waits long for the write lock.
 const BATCH_MAX: usize = 256;
+
+/// The most keys that a process cleans with its first write: more than it can leave behind itself, so that what is
+/// left gets less and less, and few enough that nobody notices.
+const CLEAN_ONCE_MAX: usize = 32;
+
+const NONE: Duration = Duration::ZERO;
 
 /// How long a caller spins before it lets other tasks run.
 const SPIN_BURST: Duration = Duration::from_micros(50);
@@ -43,14 +51,26 @@ pub(crate) trait Verb: fmt::Debug + Send + 'static {
     type Answer: Send + 'static;
     /// What the verb does, for faults.
     const DOING: &'static str;
+    /// Goes before all others that wait: what is held already must not be lost because others ask for more.
+    const IS_URGENT: bool = false;
 
     /// Answer without writing, if that is possible.
-    fn look(&self, _look: &Look<'_>) -> Result<Option<Self::Answer>> {
+    fn look(&mut self, _look: &Look<'_>) -> Result<Option<Self::Answer>> {
         Ok(None)
     }
 
     /// Do it.
     fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Answer>;
+
+    /// Whether it is likely to let somebody in. If it does so unexpectedly, its transaction is done again.
+    fn may_grant(&self) -> bool {
+        false
+    }
+
+    /// Whether it most likely only keeps its place in line. Then all others of the process are kept with it.
+    fn keeps_a_place(&self) -> bool {
+        false
+    }
 }
 
 /// What the thread is sent.
@@ -64,6 +84,9 @@ pub(crate) trait Work: Send {
     /// `true` if it is answered and done with.
     fn look(&mut self, look: &Look<'_>) -> Result<bool>;
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<()>;
+    fn is_urgent(&self) -> bool;
+    fn may_grant(&self) -> bool;
+    fn keeps_a_place(&self) -> bool;
     /// Tell what `run` found.
     fn finish(self: Box<Self>);
     /// Tell that it failed.
@@ -100,6 +123,18 @@ impl<V: Verb> Work for Asked<V> {
         Ok(())
     }
 
+    fn is_urgent(&self) -> bool {
+        V::IS_URGENT
+    }
+
+    fn may_grant(&self) -> bool {
+        self.verb.may_grant()
+    }
+
+    fn keeps_a_place(&self) -> bool {
+        self.verb.keeps_a_place()
+    }
+
     fn finish(mut self: Box<Self>) {
         let found = self.found.take().ok_or_else(|| thread_ended(V::DOING));
         self.reply(found);
@@ -115,6 +150,8 @@ impl<V: Verb> Work for Asked<V> {
 pub(crate) struct Wire {
     requests: Sender<Request>,
     paces: Arc<Paces>,
+    /// Where the thread is.
+    made_in: Origin,
 }
 
 /// What both ends of the wire know about each other's speed.
@@ -136,7 +173,7 @@ impl Wire {
         let open = move || match File::open(options) {
             Ok(file) => {
                 let thread = Thread::new(file, requests, paces.clone());
-                opened(Ok(Wire { requests: sender, paces }));
+                opened(Ok(Wire { requests: sender, paces, made_in: Origin::here() }));
                 thread.serve();
             }
             Err(trouble) => opened(Err(trouble)),
@@ -146,6 +183,11 @@ impl Wire {
 
     /// Send a verb and wait for its answer.
     pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
+        if !self.made_in.is_here() {
+            let why =
+                "the connection's thread is in the process that this one was forked from; open the file here";
+            return Err(Fault::permanent(NAME, V::DOING, why));
+        }
         let (reply, answer) = oneshot::channel();
         let asked = Box::new(Asked { verb, found: None, reply: Some(reply) });
         if self.requests.send(Request::Work(asked)).is_err() {
@@ -189,13 +231,42 @@ fn thread_ended(doing: &'static str) -> Fault {
     Fault::permanent(NAME, doing, "the connection's thread has ended; open the file again")
 }
 
+/// What was asked and is not yet begun.
+#[derive(Default)]
+struct Waiting {
+    urgent: VecDeque<Box<dyn Work>>,
+    others: VecDeque<Box<dyn Work>>,
+}
+
+impl Waiting {
+    fn add(&mut self, work: Box<dyn Work>) {
+        let side = if work.is_urgent() { &mut self.urgent } else { &mut self.others };
+        side.push_back(work);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.others.is_empty()
+    }
+
+    /// The urgent first, then the others in the order in which they came.
+    fn fill(&mut self, batch: &mut Vec<Box<dyn Work>>) {
+        while batch.len() < BATCH_MAX
+            && let Some(work) = self.urgent.pop_front().or_else(|| self.others.pop_front())
+        {
+            batch.push(work);
+        }
+    }
+}
+
 struct Thread {
     file: File,
     requests: Receiver<Request>,
+    waiting: Waiting,
     watches: Watches,
     touched: Vec<Key>,
     clock: Clock,
     clean_due: Moment,
+    has_cleaned: bool,
     paces: Arc<Paces>,
 }
 
@@ -204,7 +275,8 @@ impl Thread {
         let clock = Clock::boot();
         // Soon, for those who live short; not at once, for those who are in a hurry.
         let clean_due = clock.now().after(file.options().clean_every.min(Duration::from_secs(1)));
-        Thread { file, requests, watches: Watches::default(), touched: Vec::new(), clock, clean_due, paces }
+        let (waiting, watches, touched) = Default::default();
+        Thread { file, requests, waiting, watches, touched, clock, clean_due, has_cleaned: false, paces }
     }
 
     fn serve(mut self) {
@@ -213,13 +285,13 @@ impl Thread {
             let next = self.next(just_served);
             just_served = next.is_ok();
             match next {
-                Ok(request) => {
-                    let began = self.clock.now();
-                    self.take(request);
-                    self.paces.usual.add(self.clock.now() - began);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(request) => self.sort(request),
+                Err(RecvTimeoutError::Disconnected) if self.waiting.is_empty() => return,
+                Err(_) => {}
+            }
+            let began = self.clock.now();
+            if self.take() {
+                self.paces.usual.add(self.clock.now() - began);
             }
             let now = self.clock.now();
             self.watches.look(self.file.connection(), now);
@@ -232,7 +304,7 @@ impl Thread {
     /// The next request, or the time to look again.
     fn next(&self, just_served: bool) -> Result<Request, RecvTimeoutError> {
         let now = self.clock.now();
-        let pause = self.watches.due().min(self.clean_due) - now;
+        let pause = if self.waiting.is_empty() { self.watches.due().min(self.clean_due) - now } else { NONE };
         let pace = &self.paces.requests;
         if just_served
             && SPIN_FOR_NEXT < pause
@@ -247,40 +319,42 @@ impl Thread {
         self.requests.recv_timeout(pause)
     }
 
-    /// Serve this request and all others that wait.
-    fn take(&mut self, first: Request) {
+    /// Serve as many of those who wait as fit into one transaction. Answers whether there was one.
+    fn take(&mut self) -> bool {
         let mut works = Vec::new();
-        self.sort(first, &mut works);
-        self.drain(&mut works);
+        self.fill(&mut works);
         if works.is_empty() {
-            return;
+            return false;
         }
         match self.file.reopen_if_moved() {
             Ok(false) => {}
             Ok(true) => self.watches.look_anew(),
             Err(trouble) => {
-                return tell(works, &Err(trouble));
+                tell(works, &Err(trouble));
+                return true;
             }
         }
-        let works = self.look(works);
+        let mut works = self.look(works);
         if !works.is_empty() {
+            self.clean_once(&mut works);
             self.write(works);
         }
+        true
     }
 
-    fn sort(&mut self, request: Request, works: &mut Vec<Box<dyn Work>>) {
+    fn sort(&mut self, request: Request) {
         match request {
-            Request::Work(work) => works.push(work),
+            Request::Work(work) => self.waiting.add(work),
             Request::Watch(watch) => self.watches.add(watch),
         }
     }
 
-    fn drain(&mut self, works: &mut Vec<Box<dyn Work>>) {
-        while works.len() < BATCH_MAX
-            && let Ok(request) = self.requests.try_recv()
-        {
-            self.sort(request, works);
+    /// Fill up a batch with what waits, and with what came meanwhile.
+    fn fill(&mut self, works: &mut Vec<Box<dyn Work>>) {
+        while let Ok(request) = self.requests.try_recv() {
+            self.sort(request);
         }
+        self.waiting.fill(works);
     }
 
     /// Answer those who need no write. The others come back.
@@ -316,16 +390,22 @@ impl Thread {
 
     fn commit(&mut self, works: &mut Vec<Box<dyn Work>>, with_others: bool) -> Result<()> {
         let deadline = self.clock.now().after(self.file.busy_wait());
-        let mut tried_log = false;
+        let (mut tried_log, mut flushes) = (false, works.iter().any(|it| it.may_grant()));
         loop {
-            self.file.begin(deadline)?;
+            self.file.begin(deadline, flushes && self.file.must_flush())?;
             if with_others {
                 // Waiting for the write lock takes time; who came meanwhile travels along.
-                self.drain(works);
+                self.fill(works);
             }
             let now = self.clock.now();
             let mut tx = self.file.tx(now, &mut self.touched);
-            let done = works.iter_mut().try_for_each(|it| it.run(&mut tx));
+            let done = run(works, &self.watches, &mut tx);
+            if done.is_ok() && tx.has_granted && !flushes && self.file.must_flush() {
+                // Somebody came in whom nobody expected: once more, and wait for the disk.
+                self.file.roll_back();
+                flushes = true;
+                continue;
+            }
             match done.and_then(|()| self.file.commit()) {
                 Ok(()) => return Ok(()),
                 Err(trouble) => {
@@ -344,15 +424,43 @@ impl Thread {
     fn clean(&mut self, now: Moment) {
         let every = self.file.options().clean_every;
         self.clean_due = now.after(self.file.spread(every));
-        // A fault here is met again by the next verb, which can tell it.
-        let stale = admin::stale_keys(self.file.connection(), now, BATCH_MAX).unwrap_or_default();
+        let stale = self.stale(now, BATCH_MAX);
         if stale.len() == BATCH_MAX {
             self.clean_due = now;
         }
         if !stale.is_empty() {
-            self.write(vec![Box::new(Asked { verb: admin::Clean(stale), found: None, reply: None })]);
+            self.write(vec![clean(stale)]);
         }
     }
+
+    /// With its first write each process removes some of what others left: where all live shorter than the cleaner
+    /// takes to come, nobody else would.
+    fn clean_once(&mut self, works: &mut Vec<Box<dyn Work>>) {
+        if !std::mem::replace(&mut self.has_cleaned, true) {
+            let stale = self.stale(self.clock.now(), CLEAN_ONCE_MAX);
+            if !stale.is_empty() {
+                works.push(clean(stale));
+            }
+        }
+    }
+
+    /// A fault here is met again by the next verb, which can tell it.
+    fn stale(&self, now: Moment, count_max: usize) -> Vec<Key> {
+        admin::stale_keys(self.file.connection(), now, count_max).unwrap_or_default()
+    }
+}
+
+/// Do all of a batch. If one of them keeps its place in line, so do all others of this process.
+fn run(works: &mut [Box<dyn Work>], watches: &Watches, tx: &mut Tx<'_>) -> Result<()> {
+    works.iter_mut().try_for_each(|it| it.run(tx))?;
+    if works.iter().any(|it| it.keeps_a_place()) {
+        watches.keep_places(tx)?;
+    }
+    Ok(())
+}
+
+fn clean(keys: Vec<Key>) -> Box<dyn Work> {
+    Box::new(Asked { verb: admin::Clean(keys), found: None, reply: None })
 }
 
 fn tell(works: Vec<Box<dyn Work>>, done: &Result<()>) {

@@ -9,6 +9,8 @@ use rusqlite::{Connection, ErrorCode, Transaction, params};
 /// the fence, or an old holder's late write slips in between its read and its write. From the check to the
 /// transaction's end nobody else can write to the file, so check and write are one step.
 ///
+/// Commit, also when you only read: a transaction that is rolled back leaves the fence where it was.
+///
 /// ```
 /// # use lockkeeper_core::{Fence, FencedError, Key};
 /// # use lockkeeper_sqlite::SqliteFences;
@@ -46,6 +48,9 @@ impl SqliteFences {
     /// Call it before anything else in the transaction, also when you only read: a transaction sees the file as
     /// it is at its first read, which must come after the check, and one that has read may find that it cannot
     /// write any more. Use the lock's name as the resource, unless one lock protects several.
+    ///
+    /// The fence is raised when the transaction commits. One that is rolled back, or dropped, raises nothing: what was
+    /// read in it may be written by an older holder afterwards.
     ///
     /// # Errors
     /// [`FencedError::Stale`] if somebody with a newer fence was here: roll back. Otherwise the driver's error.

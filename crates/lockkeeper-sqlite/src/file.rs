@@ -5,12 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockkeeper_core::clock::pause_thread;
 use lockkeeper_core::{ClaimId, Clock, Key, Moment};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::connection::Look;
 use crate::fault::{Result, Trouble};
+use crate::forked::Opened;
 use crate::host::{self, Disk};
 use crate::line::Tx;
 use crate::options::{Durability, SqliteOptions};
@@ -20,19 +22,23 @@ use crate::schema;
 const WAL_PAGES: i64 = 1000;
 const WAL_BYTES_MAX: i64 = 8 << 20;
 
-/// Which file a path meant when we opened it.
-type Identity = (u64, u64);
+/// A file, by its device and its number there.
+pub(crate) type Identity = (u64, u64);
 
 /// An open file, ready for this boot.
 #[derive(Debug)]
 pub(crate) struct File {
     connection: Connection,
+    /// After the connection: it is closed before it is forgotten.
+    opened: Opened,
     options: SqliteOptions,
     boot: String,
     identity: Option<Identity>,
     pauses: Pauses,
     /// The last failure was one that a new connection may heal.
     is_suspect: bool,
+    /// Whether a commit waits for the disk; `None` if the connection has not been told.
+    flushes: Option<bool>,
 }
 
 impl File {
@@ -42,9 +48,18 @@ impl File {
         host::check_clock()?;
         let boot = host::boot_id()?;
         make_folder(&options.path)?;
-        let connection = connect(&options, &boot)?;
+        let (connection, opened) = connect(&options, &boot)?;
         let identity = identity(&options.path);
-        Ok(File { connection, options, boot, identity, pauses: Pauses::new(), is_suspect: false })
+        Ok(File {
+            connection,
+            opened,
+            options,
+            boot,
+            identity,
+            pauses: Pauses::new(),
+            is_suspect: false,
+            flushes: None,
+        })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -68,7 +83,7 @@ impl File {
     }
 
     pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
-        Tx { connection: &self.connection, boot: &self.boot, now, touched }
+        Tx { connection: &self.connection, boot: &self.boot, now, touched, has_granted: false }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.
@@ -85,14 +100,25 @@ impl File {
             return Ok(false);
         }
         make_folder(&self.options.path)?;
-        self.connection = connect(&self.options, &self.boot)?;
+        (self.connection, self.opened) = connect(&self.options, &self.boot)?;
         self.identity = identity(&self.options.path);
-        self.is_suspect = false;
+        (self.is_suspect, self.flushes) = (false, None);
         Ok(true)
     }
 
-    /// Begin a write transaction, waiting for the write lock until `deadline`.
-    pub(crate) fn begin(&mut self, deadline: Moment) -> Result<()> {
+    /// Whether a commit with a grant in it has to wait for the disk.
+    pub(crate) fn must_flush(&self) -> bool {
+        self.options.durability == Durability::Full
+    }
+
+    /// Begin a write transaction, waiting for the write lock until `deadline`. Its commit waits for the disk if it
+    /// `flushes`.
+    pub(crate) fn begin(&mut self, deadline: Moment, flushes: bool) -> Result<()> {
+        if self.flushes != Some(flushes) {
+            // SQLite does not change this in the middle of a transaction.
+            self.connection.pragma_update(None, "synchronous", if flushes { "FULL" } else { "NORMAL" })?;
+            self.flushes = Some(flushes);
+        }
         let began = begin_immediate(&self.connection, &mut self.pauses, deadline);
         began.inspect_err(|it| self.is_suspect = it.may_heal())
     }
@@ -158,11 +184,13 @@ fn make_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+/// Which file a path means now.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
+fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> {
+    let mut opened = Opened::check(identity(&options.path))?;
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&options.path, flags)?;
@@ -178,16 +206,17 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<Connection> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let mut pauses = Pauses::new();
     let deadline = Clock::boot().now().after(options.busy_wait);
-    pauses.retry(deadline, || configure(&connection, options.durability))?;
+    pauses.retry(deadline, || configure(&connection))?;
     if !pauses.retry(deadline, || schema::is_ready(&connection, boot))? {
         begin_immediate(&connection, &mut pauses, deadline)?;
         schema::prepare(&connection, boot)?;
         statement(&connection, "COMMIT")?;
     }
-    Ok(connection)
+    opened.note(identity(&options.path))?;
+    Ok((connection, opened))
 }
 
-fn configure(connection: &Connection, durability: Durability) -> Result<()> {
+fn configure(connection: &Connection) -> Result<()> {
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     if mode != "wal" {
         let set: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -197,11 +226,8 @@ fn configure(connection: &Connection, durability: Durability) -> Result<()> {
             )));
         }
     }
-    let synchronous = match durability {
-        Durability::Full => "FULL",
-        Durability::Normal => "NORMAL",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    // Making the tables waits for the disk in either mode.
+    connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES_MAX)?;
     Ok(())
@@ -230,7 +256,7 @@ impl Pauses {
                         return Err(trouble);
                     }
                     let waited = now - *began.get_or_insert(now);
-                    std::thread::sleep(self.next(waited).min(deadline - now));
+                    pause_thread(self.next(waited).min(deadline - now));
                 }
                 result => return result,
             }

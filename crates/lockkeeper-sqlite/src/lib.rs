@@ -16,9 +16,11 @@
 
 mod admin;
 mod connection;
+mod doctor;
 mod fault;
 mod fenced;
 mod file;
+mod forked;
 mod host;
 mod line;
 mod options;

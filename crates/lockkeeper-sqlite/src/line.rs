@@ -1,7 +1,9 @@
 //! The line of one key as the file keeps it, and the one rule of who enters.
 
+use std::time::Duration;
+
 use lockkeeper_core::{Claim, ClaimId, Key, Moment, fence};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::fault::{Result, Trouble};
 use crate::schema;
@@ -26,7 +28,14 @@ impl Standing {
     }
 }
 
-/// All claims of one key that have not expired, in the order in which they came.
+/// How many of those who wait are read. One pass lets in at most one of them; the next one is read too, to know
+/// whether somebody waits still.
+const WAITING_READ: usize = 2;
+
+/// The head of a line: all claims that hold and the first that wait, without the expired, in the order in which
+/// they came. How many wait behind them makes no difference to what it costs to read.
+///
+/// Whoever holds came before everybody who waits, because nobody overtakes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) standings: Vec<Standing>,
@@ -34,26 +43,34 @@ pub(crate) struct Line {
     pub(crate) has_expired: bool,
 }
 
+const COLUMNS: &str = "seq, id, counter, expires, weight, capacity";
+
+fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
+    let counter = row.get(2)?;
+    Ok(Standing {
+        seq: row.get(0)?,
+        id: ClaimId::from_bytes(row.get(1)?),
+        counter,
+        held: counter != 0,
+        expires: moment(row.get(3)?),
+        weight: row.get(4)?,
+        capacity: row.get(5)?,
+    })
+}
+
 impl Line {
-    /// Read the line as it stands at `now`.
+    /// Read the head of the line as it stands at `now`.
     pub(crate) fn read(connection: &Connection, key: &Key, now: Moment) -> Result<Self> {
-        let mut read = connection.prepare_cached(
-            "SELECT seq, id, counter, expires, weight, capacity FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq",
-        )?;
+        let mut read = connection
+            .prepare_cached(&format!("SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq"))?;
         let mut rows = read.query(params![key.as_str()])?;
-        let mut line = Line::default();
-        while let Some(row) = rows.next()? {
-            let counter = row.get(2)?;
-            let standing = Standing {
-                seq: row.get(0)?,
-                id: ClaimId::from_bytes(row.get(1)?),
-                counter,
-                held: counter != 0,
-                expires: moment(row.get(3)?),
-                weight: row.get(4)?,
-                capacity: row.get(5)?,
-            };
+        let (mut line, mut waiting) = (Line::default(), 0);
+        while waiting < WAITING_READ
+            && let Some(row) = rows.next()?
+        {
+            let standing = standing(row)?;
             if now < standing.expires {
+                waiting += usize::from(!standing.held);
                 line.standings.push(standing);
             } else {
                 line.has_expired = true;
@@ -87,7 +104,7 @@ impl Line {
         entered
     }
 
-    /// Where this claim stands: how many are before it.
+    /// Where this claim stands, if it stands in the head: how many are before it.
     pub(crate) fn position(&self, id: ClaimId) -> Option<usize> {
         self.standings.iter().position(|it| it.id == id)
     }
@@ -97,11 +114,55 @@ impl Line {
         self.standings.iter().any(|it| !it.held)
     }
 
-    /// When the first of those before `position` expires, if none of them is heard of again.
-    pub(crate) fn next_expiry(&self, position: usize) -> Moment {
-        let before = self.standings.iter().take(position);
-        before.map(|it| it.expires).min().unwrap_or(Moment::NEVER)
+    /// When the first of those who hold expires, if none of them is heard of again.
+    pub(crate) fn next_expiry(&self) -> Moment {
+        let held = self.standings.iter().filter(|it| it.held);
+        held.map(|it| it.expires).min().unwrap_or(Moment::NEVER)
     }
+}
+
+/// Where a claim is to be found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) id: ClaimId,
+    pub(crate) seq: i64,
+}
+
+impl Spot {
+    /// The claim there. Takes no lock.
+    pub(crate) fn find(self, connection: &Connection, key: &Key) -> Result<Option<Standing>> {
+        let mut find = connection.prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 AND seq = ?2 AND id = ?3"
+        ))?;
+        // The number alone is not enough: the path may mean another file by now.
+        let found = find.query_row(params![key.as_str(), self.seq, self.id.as_bytes()], standing);
+        Ok(found.optional()?)
+    }
+
+    /// Who stands before it. Takes no lock.
+    pub(crate) fn before(self, connection: &Connection, key: &Key, now: Moment) -> Result<Before> {
+        let mut count = connection.prepare_cached(
+            "SELECT count(*), count(*) FILTER (WHERE counter = 0), max(expires) FILTER (WHERE counter = 0) \
+             FROM lockkeeper_claim WHERE key = ?1 AND seq < ?2 AND ?3 < expires",
+        )?;
+        Ok(count.query_row(params![key.as_str(), self.seq, nanos(now)], |row| {
+            let last_expiry = row.get::<_, Option<i64>>(2)?.map_or(Moment::NEVER, moment);
+            Ok(Before { all: count_of(row.get(0)?), waiting: count_of(row.get(1)?), last_expiry })
+        })?)
+    }
+}
+
+/// Who stands before a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub(crate) all: u64,
+    pub(crate) waiting: u64,
+    /// When all of them who wait have expired, if none of them is heard of again.
+    pub(crate) last_expiry: Moment,
+}
+
+fn count_of(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 /// A write transaction under way.
@@ -113,19 +174,40 @@ pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
     /// Keys whose line moved; those of this process who watch them should look.
     pub(crate) touched: &'a mut Vec<Key>,
+    /// Somebody was let in: a grant must be on the disk before anybody hears of it. Nothing else must, because a
+    /// power cut voids all claims.
+    pub(crate) has_granted: bool,
 }
 
 impl Tx<'_> {
-    /// The line of a key, with the expired forgotten for good.
+    /// The head of a key's line, with the expired forgotten for good.
     pub(crate) fn line(&mut self, key: &Key) -> Result<Line> {
         let line = Line::read(self.connection, key, self.now)?;
         if line.has_expired {
-            let forget = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND expires <= ?2";
-            let mut forget = self.connection.prepare_cached(forget)?;
-            forget.execute(params![key.as_str(), nanos(self.now)])?;
-            self.touch(key);
+            self.forget_expired(key)?;
         }
         Ok(line)
+    }
+
+    /// Delete the expired of a key.
+    pub(crate) fn forget_expired(&mut self, key: &Key) -> Result<()> {
+        let forget = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND expires <= ?2";
+        let mut forget = self.connection.prepare_cached(forget)?;
+        forget.execute(params![key.as_str(), nanos(self.now)])?;
+        self.touch(key);
+        Ok(())
+    }
+
+    /// How many claims a line has, and where this one stands if it is among them. Claims that were answered find
+    /// themselves faster; this is for those who may not know the answer.
+    pub(crate) fn search(&self, key: &Key, id: ClaimId) -> Result<(u64, Option<Spot>)> {
+        let mut search = self.connection.prepare_cached(
+            "SELECT count(*), max(seq) FILTER (WHERE id = ?2) FROM lockkeeper_claim WHERE key = ?1 AND ?3 < expires",
+        )?;
+        Ok(search.query_row(params![key.as_str(), id.as_bytes(), nanos(self.now)], |row| {
+            let seq: Option<i64> = row.get(1)?;
+            Ok((count_of(row.get(0)?), seq.map(|seq| Spot { id, seq })))
+        })?)
     }
 
     /// Let in whoever fits, and write it down.
@@ -138,13 +220,19 @@ impl Tx<'_> {
     pub(crate) fn write_entered(&mut self, key: &Key, line: &mut Line, entered: &[usize]) -> Result<()> {
         for at in entered {
             let it = &mut line.standings[*at];
-            it.counter = self.next_number()?;
+            it.counter = self.next_grant()?;
             let enter = "UPDATE lockkeeper_claim SET counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
             enter.execute(params![key.as_str(), it.seq, it.counter, nanos(self.now)])?;
             self.touch(key);
         }
         Ok(())
+    }
+
+    /// The number of a grant.
+    pub(crate) fn next_grant(&mut self) -> Result<i64> {
+        self.has_granted = true;
+        self.next_number()
     }
 
     /// The next number. Refuses if the file now belongs to another boot or another version.
@@ -206,6 +294,27 @@ impl Tx<'_> {
         let extend = "UPDATE lockkeeper_claim SET expires = ?3 WHERE key = ?1 AND seq = ?2";
         let mut extend = self.connection.prepare_cached(extend)?;
         extend.execute(params![claim.key.as_str(), seq, nanos(self.now.after(claim.ttl))])?;
+        Ok(())
+    }
+
+    /// Keep a place for another ttl. Whoever was let in or forgotten meanwhile has none.
+    pub(crate) fn keep(&mut self, key: &Key, spot: Spot, ttl: Duration) -> Result<()> {
+        let keep = "UPDATE lockkeeper_claim SET expires = ?4 \
+                    WHERE key = ?1 AND seq = ?2 AND id = ?3 AND counter = 0 AND ?5 < expires";
+        let mut keep = self.connection.prepare_cached(keep)?;
+        let (expires, now) = (nanos(self.now.after(ttl)), nanos(self.now));
+        keep.execute(params![key.as_str(), spot.seq, spot.id.as_bytes(), expires, now])?;
+        Ok(())
+    }
+
+    /// Delete a claim, wherever in the line it stands.
+    pub(crate) fn remove_id(&mut self, key: &Key, id: ClaimId) -> Result<()> {
+        let remove = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND id = ?2";
+        let removed =
+            self.connection.prepare_cached(remove)?.execute(params![key.as_str(), id.as_bytes()])?;
+        if removed != 0 {
+            self.touch(key);
+        }
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use crate::NAME;
 use crate::connection::Wire;
 use crate::fault::Trouble;
+use crate::line::Spot;
 use crate::options::SqliteOptions;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
@@ -134,34 +135,33 @@ pub struct SqlitePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    Wait,
+    Wait(Spot),
     Held { wanted: bool },
 }
 
 impl Place for SqlitePlace {
     async fn turn(&mut self) -> Result<Turn> {
-        let ask = AskTurn {
-            claim: self.claim.clone(),
-            called: Clock::boot().now(),
-            waits: self.told == Told::Wait,
+        let waits = match self.told {
+            Told::Wait(spot) => Some(spot),
+            Told::Nothing | Told::Held { .. } => None,
         };
-        let turn = self.wire.ask(ask).await?;
-        self.told = match turn {
-            Turn::Held(grant) => Told::Held { wanted: grant.wanted },
-            Turn::Wait { .. } => Told::Wait,
+        let answer = self.wire.ask(AskTurn::new(self.claim.clone(), waits)).await?;
+        self.told = match (answer.turn, answer.spot) {
+            (Turn::Held(grant), _) => Told::Held { wanted: grant.wanted },
+            (Turn::Wait { .. }, Some(spot)) => Told::Wait(spot),
+            (Turn::Wait { .. }, None) => Told::Nothing,
         };
-        Ok(turn)
+        Ok(answer.turn)
     }
 
     async fn changed(&mut self) {
         let mood = match self.told {
             Told::Nothing => return std::future::pending().await,
-            Told::Wait => Mood::Waiting,
+            Told::Wait(spot) => Mood::Waiting(spot),
             Told::Held { wanted } => Mood::Holding { knows_wanted: wanted },
         };
         let (wake, woken) = oneshot::channel();
-        let claim = &self.claim;
-        self.wire.watch(Watch::new(claim.key.clone(), claim.id, mood, wake, Clock::boot().now()));
+        self.wire.watch(Watch::new(self.claim.clone(), mood, wake, Clock::boot().now()));
         if woken.await.is_err() {
             // The thread has ended; the next verb says so. Resolving now would make a busy loop.
             std::future::pending::<()>().await;
@@ -172,7 +172,7 @@ impl Place for SqlitePlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if self.told == Told::Wait {
+        if let Told::Wait(_) = self.told {
             // Whoever left may have let us in without our knowing; only `turn` may take that.
             return Ok(Renewal::Lost);
         }
@@ -185,7 +185,8 @@ impl Place for SqlitePlace {
     }
 
     async fn leave(&mut self) -> Result<()> {
-        self.wire.ask(AskLeave(self.claim.clone())).await?;
+        let wanted = self.told == Told::Held { wanted: true };
+        self.wire.ask(AskLeave { claim: self.claim.clone(), wanted }).await?;
         self.told = Told::Nothing;
         Ok(())
     }

@@ -3,80 +3,144 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Grant, Renewal, Turn};
-use lockkeeper_core::{Claim, Moment};
 
 use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
-use crate::line::{Line, Standing, Tx};
+use crate::line::{Line, Spot, Standing, Tx};
+use crate::options::Durability;
 
 /// The shortest time after which a waiter is told to ask again by itself.
 const RECHECK_MIN: Duration = Duration::from_millis(1);
+
+/// A waiter writes to the file when less than this of its ttl is left, not each time it asks.
+fn kept_for(ttl: Duration) -> Duration {
+    ttl / 3 * 2
+}
 
 /// See [`Place::turn`](lockkeeper_core::backend::Place::turn).
 #[derive(Debug)]
 pub(crate) struct AskTurn {
     pub(crate) claim: Arc<Claim>,
-    /// When the verb was called.
-    pub(crate) called: Moment,
-    /// The last answer was to wait: perhaps we were let in since.
-    pub(crate) waits: bool,
+    /// Where we wait, if the last answer was to wait: perhaps we were let in since.
+    pub(crate) waits: Option<Spot>,
+    /// Whether we expect to get in.
+    pub(crate) hopes: bool,
+}
+
+impl AskTurn {
+    pub(crate) fn new(claim: Arc<Claim>, waits: Option<Spot>) -> Self {
+        AskTurn { claim, waits, hopes: waits.is_none() }
+    }
+}
+
+/// What a `turn` found, and where the claim stands now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) turn: Turn,
+    pub(crate) spot: Option<Spot>,
 }
 
 impl Verb for AskTurn {
-    type Answer = Turn;
+    type Answer = Answer;
     const DOING: &'static str = "taking the lock";
 
-    /// Whoever left may have let us in. Then we are the holder already, and a look is enough: the hand-on
-    /// cost one commit, the leaver's.
-    fn look(&self, look: &Look<'_>) -> Result<Option<Turn>> {
-        if !self.waits {
+    /// Whoever left may have let us in. Then we are the holder already, and a look is enough: the hand-on cost one
+    /// commit, the leaver's. And whoever waits need not write to keep a place that is good for long enough.
+    fn look(&mut self, look: &Look<'_>) -> Result<Option<Answer>> {
+        let (Some(spot), claim) = (self.waits, &*self.claim) else {
+            // A look costs much less than waiting for the disk in vain.
+            if look.options.durability == Durability::Full {
+                self.hopes = !Line::read(look.connection, &self.claim.key, look.now)?.is_wanted();
+            }
+            return Ok(None);
+        };
+        let Some(me) = spot.find(look.connection, &claim.key)? else {
+            return Ok(None);
+        };
+        let left = me.expires - look.now;
+        if me.held {
+            // With little time left, writing is better: it extends.
+            if left < claim.ttl / 2 {
+                return Ok(None);
+            }
+            let wanted = Line::read(look.connection, &claim.key, look.now)?.is_wanted();
+            let grant = Grant::new(me.counter.unsigned_abs(), left.min(claim.ttl)).wanted(wanted);
+            return Ok(Some(Answer { turn: Turn::Held(grant.sent_at(look.now)), spot: Some(spot) }));
+        }
+        let before = spot.before(look.connection, &claim.key, look.now)?;
+        let is_kept = claim.patient && kept_for(claim.ttl) < left;
+        if !is_kept || (before.waiting == 0 && may_enter(look, claim)?) {
             return Ok(None);
         }
-        let line = Line::read(look.connection, &self.claim.key, look.now)?;
-        let me = line.standings.iter().find(|it| it.id == self.claim.id && it.held);
-        // With little time left, writing is better: it extends.
-        Ok(me.filter(|it| self.claim.ttl / 2 <= it.expires - look.now).map(|me| {
-            Turn::Held(
-                Grant::new(me.counter.unsigned_abs(), (me.expires - self.called).min(self.claim.ttl))
-                    .wanted(line.is_wanted()),
-            )
-        }))
+        let recheck = left.saturating_sub(kept_for(claim.ttl)).max(RECHECK_MIN);
+        Ok(Some(Answer { turn: Turn::wait(recheck, Some(before.all)), spot: Some(spot) }))
     }
 
-    fn run(&self, tx: &mut Tx<'_>) -> Result<Turn> {
+    fn run(&self, tx: &mut Tx<'_>) -> Result<Answer> {
         let claim = &*self.claim;
-        if claim.load.capacity < claim.load.weight {
+        if !claim.load.can_fit() {
             let (weight, capacity) = (claim.load.weight, claim.load.capacity);
             return Err(Trouble::permanent(format!(
-                "a claim of weight {weight} never fits into a room of capacity {capacity}; ask for less"
+                "a claim of weight {weight} never fits into a room of capacity {capacity}; \
+                 ask for at least 1, and at most the capacity"
             )));
         }
-        let mut line = tx.line(&claim.key)?;
-        match line.position(claim.id) {
-            Some(at) => ask_again(tx, claim, &mut line, at),
-            None => arrive(tx, claim, &mut line),
+        let line = tx.line(&claim.key)?;
+        if let Some(spot) = self.waits
+            && let Some(me) = spot.find(tx.connection, &claim.key)?
+            && tx.now < me.expires
+        {
+            return ask_again(tx, claim, line, spot);
+        }
+        match tx.search(&claim.key, claim.id)? {
+            (_, Some(spot)) => ask_again(tx, claim, line, spot),
+            (ahead, None) => arrive(tx, claim, line, ahead),
         }
     }
+
+    fn may_grant(&self) -> bool {
+        self.hopes
+    }
+
+    fn keeps_a_place(&self) -> bool {
+        self.waits.is_some()
+    }
+}
+
+/// Whether the next in line would come in by asking.
+fn may_enter(look: &Look<'_>, claim: &Claim) -> Result<bool> {
+    let mut line = Line::read(look.connection, &claim.key, look.now)?;
+    let at = line.position(claim.id);
+    line.admit(at);
+    Ok(at.is_some_and(|at| line.standings[at].held))
 }
 
 /// A claim that the file knows: keep its place, and see whether it may enter.
-fn ask_again(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line, at: usize) -> Result<Turn> {
-    tx.settle(&claim.key, line, Some(at))?;
-    let (me, turn) = (line.standings[at], answer(tx, claim, line, at));
-    if me.held || claim.patient {
-        tx.extend(claim, me.seq)?;
-        return Ok(turn);
+fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Result<Answer> {
+    let at = line.position(claim.id);
+    tx.settle(&claim.key, &mut line, at)?;
+    let me = at.map(|at| line.standings[at]).filter(|it| it.held);
+    let turn = if let Some(me) = me {
+        granted(tx, claim, &line, me.counter)
+    } else {
+        let before = spot.before(tx.connection, &claim.key, tx.now)?;
+        told_to_wait(tx, claim, &line, before.waiting == 0, before.all)
+    };
+    if me.is_some() || claim.patient {
+        tx.extend(claim, spot.seq)?;
+        return Ok(Answer { turn, spot: Some(spot) });
     }
-    line.standings.remove(at);
-    tx.remove(&claim.key, me.seq)?;
-    tx.settle(&claim.key, line, None)?;
-    Ok(turn)
+    tx.remove(&claim.key, spot.seq)?;
+    let mut line = tx.line(&claim.key)?;
+    tx.settle(&claim.key, &mut line, None)?;
+    Ok(Answer { turn, spot: None })
 }
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
-fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
-    let at = line.standings.len();
+fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<Answer> {
+    let (at, is_next) = (line.standings.len(), !line.is_wanted());
     line.standings.push(Standing {
         seq: 0,
         id: claim.id,
@@ -88,25 +152,32 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
     });
     let mut entered = line.admit(Some(at));
     let held = entered.pop_if(|it| *it == at).is_some();
-    tx.write_entered(&claim.key, line, &entered)?;
-    if held || claim.patient {
-        let number = tx.next_number()?;
-        tx.insert(claim, number, held)?;
-        line.standings[at].counter = number;
+    tx.write_entered(&claim.key, &mut line, &entered)?;
+    if held {
+        let number = tx.next_grant()?;
+        tx.insert(claim, number, true)?;
+        let spot = Some(Spot { id: claim.id, seq: number });
+        return Ok(Answer { turn: granted(tx, claim, &line, number), spot });
     }
-    Ok(answer(tx, claim, line, at))
+    let turn = told_to_wait(tx, claim, &line, is_next, ahead);
+    if !claim.patient {
+        return Ok(Answer { turn, spot: None });
+    }
+    let seq = tx.next_number()?;
+    tx.insert(claim, seq, false)?;
+    Ok(Answer { turn, spot: Some(Spot { id: claim.id, seq }) })
 }
 
-/// What to tell the claim that stands at `at`.
-fn answer(tx: &Tx<'_>, claim: &Claim, line: &Line, at: usize) -> Turn {
-    let me = &line.standings[at];
-    if !me.held {
-        return Turn::wait(
-            (line.next_expiry(at) - tx.now).min(claim.ttl / 3).max(RECHECK_MIN),
-            u64::try_from(at).ok(),
-        );
-    }
-    Turn::Held(Grant::new(me.counter.unsigned_abs(), claim.ttl).wanted(line.is_wanted()))
+/// What was written now is good for a ttl from now, however long it waited for the connection.
+fn granted(tx: &Tx<'_>, claim: &Claim, line: &Line, counter: i64) -> Turn {
+    Turn::Held(Grant::new(counter.unsigned_abs(), claim.ttl).wanted(line.is_wanted()).sent_at(tx.now))
+}
+
+/// The next in line asks again when a holder's time is over; those behind it only to keep their places.
+fn told_to_wait(tx: &Tx<'_>, claim: &Claim, line: &Line, is_next: bool, ahead: u64) -> Turn {
+    let kept = claim.ttl.saturating_sub(kept_for(claim.ttl));
+    let recheck = if is_next { (line.next_expiry() - tx.now).min(kept) } else { kept };
+    Turn::wait(recheck.max(RECHECK_MIN), Some(ahead))
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -116,6 +187,7 @@ pub(crate) struct AskRenew(pub(crate) Arc<Claim>);
 impl Verb for AskRenew {
     type Answer = Renewal;
     const DOING: &'static str = "renewing the lock";
+    const IS_URGENT: bool = true;
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Renewal> {
         let claim = &*self.0;
@@ -126,24 +198,31 @@ impl Verb for AskRenew {
             return Ok(Renewal::Lost);
         };
         tx.extend(claim, me.seq)?;
-        Ok(Renewal::held(claim.ttl, line.is_wanted()))
+        Ok(Renewal::held(claim.ttl, line.is_wanted()).sent_at(tx.now))
     }
 }
 
 /// See [`Place::leave`](lockkeeper_core::backend::Place::leave).
 #[derive(Debug)]
-pub(crate) struct AskLeave(pub(crate) Arc<Claim>);
+pub(crate) struct AskLeave {
+    pub(crate) claim: Arc<Claim>,
+    /// Somebody is known to wait behind us.
+    pub(crate) wanted: bool,
+}
 
 impl Verb for AskLeave {
     type Answer = ();
     const DOING: &'static str = "giving up the lock";
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
-        let claim = &*self.0;
+        let claim = &*self.claim;
         let mut line = tx.line(&claim.key)?;
-        if let Some(at) = line.position(claim.id) {
-            let me = line.standings.remove(at);
-            tx.remove(&claim.key, me.seq)?;
+        match line.position(claim.id) {
+            Some(at) => {
+                let me = line.standings.remove(at);
+                tx.remove(&claim.key, me.seq)?;
+            }
+            None => tx.remove_id(&claim.key, claim.id)?,
         }
         // The leaver lets the next one in: it is the holder before it hears of it.
         match tx.settle(&claim.key, &mut line, None) {
@@ -151,5 +230,9 @@ impl Verb for AskLeave {
             Err(Trouble::Refused { .. }) => Ok(()),
             settled => settled,
         }
+    }
+
+    fn may_grant(&self) -> bool {
+        self.wanted
     }
 }

@@ -1,32 +1,39 @@
 //! How `changed` resolves: the connection's thread looks at the lines that somebody of this process watches.
 //!
-//! SQLite has no way to call another process. So the thread looks: soon if we are next, later the more
-//! claims stand before us, and exactly when one of those before us expires. A look takes no lock. What this
-//! process itself changes is seen at once.
+//! SQLite has no way to call another process. So the thread looks: soon if we are next, later the more claims stand
+//! before us, and exactly when the one whom we wait for expires. A look takes no lock. What this process itself
+//! changes is seen at once.
+//!
+//! Whoever stands far back looks when about half of those before it should have gone, by the pace at which the line
+//! moved so far. So a line of any length costs a few looks for each hand-off, most of them by the next in line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{ClaimId, Key, Moment};
+use lockkeeper_core::{Claim, Key, Moment};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::fault::Result;
-use crate::line::Line;
+use crate::line::{Line, Spot, Tx};
 
 /// The pause between looks of the next in line: an eighth of the time since the line last moved, so that
 /// looking costs little and delays little whatever the holders do, within these bounds.
 const PAUSE_MIN: Duration = Duration::from_micros(500);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Those further back pause that much times their number, but not longer than this.
+/// Those further back pause as long as half of those before them should take, but not longer than this, or than
+/// that for each of them, or than a second.
 const PAUSE_BEHIND_MAX: Duration = Duration::from_millis(250);
+const PAUSE_EACH_MAX: Duration = Duration::from_millis(5);
+const PAUSE_FAR_MAX: Duration = Duration::from_secs(1);
 /// A holder is in no hurry to hear that somebody wants the lock.
 const PAUSE_HOLDING: Duration = Duration::from_millis(50);
 
 /// What a watcher wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// That it is our turn.
-    Waiting,
+    /// That it is our turn; we stand there.
+    Waiting(Spot),
     /// That somebody waits behind us, unless we know, or that we lost the lock.
     Holding { knows_wanted: bool },
 }
@@ -34,32 +41,66 @@ pub(crate) enum Mood {
 /// Somebody of this process who waits in `changed`.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    key: Key,
-    id: ClaimId,
+    claim: Arc<Claim>,
     mood: Mood,
     wake: Option<oneshot::Sender<()>>,
+    /// When it was last heard of.
+    since: Moment,
     due: Moment,
     /// Look then even if nobody wrote: a claim before us expires by itself.
     expiry: Moment,
     /// What the file's version was when we last looked; `None` if the next look must be a real one.
     version: Option<i64>,
-    /// Where we stood when we last looked, and since when.
-    stood: Option<(i64, usize)>,
+    pace: Pace,
+}
+
+/// How a line moves, as one who waits in it sees it.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// How many waited before us when we last looked; `None` before the first look.
+    waiting_before: Option<u64>,
+    /// When it last moved, as far as we saw.
     moved: Moment,
+    /// How long one of those before us takes.
+    step: Option<Duration>,
+}
+
+impl Pace {
+    fn see(&mut self, waiting_before: u64, now: Moment) {
+        if let Some(before) = self.waiting_before
+            && before != waiting_before
+        {
+            let count = u32::try_from(before.saturating_sub(waiting_before)).unwrap_or(u32::MAX).max(1);
+            self.step = Some((now - self.moved) / count);
+            self.moved = now;
+        }
+        self.waiting_before = Some(waiting_before);
+    }
+
+    /// How long until the next look.
+    fn pause(&self, now: Moment) -> Duration {
+        let (since_moved, waiting_before) = (now - self.moved, self.waiting_before.unwrap_or(0));
+        let next = (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX);
+        let Ok(count @ 1..) = u32::try_from(waiting_before) else {
+            return next;
+        };
+        let step = self.step.unwrap_or(PAUSE_MIN).max(since_moved / 4);
+        let longest = PAUSE_EACH_MAX.saturating_mul(count).clamp(PAUSE_BEHIND_MAX, PAUSE_FAR_MAX);
+        (step / 2).saturating_mul(count).clamp(PAUSE_MIN, longest)
+    }
 }
 
 impl Watch {
-    pub(crate) fn new(key: Key, id: ClaimId, mood: Mood, wake: oneshot::Sender<()>, now: Moment) -> Self {
+    pub(crate) fn new(claim: Arc<Claim>, mood: Mood, wake: oneshot::Sender<()>, now: Moment) -> Self {
         Watch {
-            key,
-            id,
+            claim,
             mood,
             wake: Some(wake),
+            since: now,
             due: now,
             expiry: Moment::NEVER,
             version: None,
-            stood: None,
-            moved: now,
+            pace: Pace { waiting_before: None, moved: now, step: None },
         }
     }
 
@@ -76,47 +117,54 @@ impl Watch {
     }
 
     /// Look at the line: wake whoever watches, or say when to look again.
-    fn look(&mut self, line: &Line, now: Moment) {
-        let Some(at) = line.position(self.id) else {
-            return self.wake();
-        };
-        let mut line = line.clone();
-        let is_wanted = line.is_wanted();
-        line.admit(Some(at));
-        let (me, before) = (line.standings[at], &line.standings[..at]);
+    fn look(&mut self, connection: &Connection, now: Moment) -> Result<()> {
         match self.mood {
-            Mood::Waiting if me.held => self.wake(),
-            Mood::Holding { knows_wanted } if !me.held || (is_wanted && !knows_wanted) => self.wake(),
-            Mood::Waiting => {
-                let waiting_before = before.iter().filter(|it| !it.held).count();
-                let stands = before.first().map(|it| (it.seq, at));
-                if self.stood != stands {
-                    self.moved = if self.stood.is_some() { now } else { self.moved };
-                    self.stood = stands;
-                }
-                self.expiry = line.next_expiry(at).min(me.expires);
-                self.due = now.after(pause(now - self.moved, waiting_before));
-            }
-            Mood::Holding { .. } => {
-                self.expiry = me.expires;
-                self.due = now.after(PAUSE_HOLDING);
-            }
+            Mood::Waiting(spot) => self.look_waiting(connection, spot, now),
+            Mood::Holding { knows_wanted } => self.look_holding(connection, knows_wanted, now),
         }
     }
 
+    fn look_waiting(&mut self, connection: &Connection, spot: Spot, now: Moment) -> Result<()> {
+        let key = &self.claim.key;
+        let Some(me) = spot.find(connection, key)?.filter(|it| !it.held && now < it.expires) else {
+            self.wake();
+            return Ok(());
+        };
+        let before = spot.before(connection, key, now)?;
+        self.expiry = before.last_expiry.min(me.expires);
+        if before.waiting == 0 {
+            let mut line = Line::read(connection, key, now)?;
+            let at = line.position(spot.id);
+            self.expiry = line.next_expiry().min(me.expires);
+            line.admit(at);
+            if at.is_some_and(|at| line.standings[at].held) {
+                self.wake();
+            }
+        }
+        self.pace.see(before.waiting, now);
+        self.due = now.after(self.pace.pause(now));
+        Ok(())
+    }
+
+    fn look_holding(&mut self, connection: &Connection, knows_wanted: bool, now: Moment) -> Result<()> {
+        let line = Line::read(connection, &self.claim.key, now)?;
+        let me = line.position(self.claim.id).map(|at| line.standings[at]).filter(|it| it.held);
+        match me {
+            Some(me) if knows_wanted || !line.is_wanted() => {
+                self.expiry = me.expires;
+                self.due = now.after(PAUSE_HOLDING);
+            }
+            _ => self.wake(),
+        }
+        Ok(())
+    }
+
     fn pause_again(&mut self, now: Moment) {
-        let waiting_before = self.stood.map_or(0, |(_, at)| at.saturating_sub(1));
         self.due = match self.mood {
-            Mood::Waiting => now.after(pause(now - self.moved, waiting_before)),
+            Mood::Waiting(_) => now.after(self.pace.pause(now)),
             Mood::Holding { .. } => now.after(PAUSE_HOLDING),
         };
     }
-}
-
-fn pause(since_moved: Duration, waiting_before: usize) -> Duration {
-    let next = (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX);
-    let factor = u32::try_from(waiting_before).unwrap_or(u32::MAX).saturating_add(1);
-    next.saturating_mul(factor).min(PAUSE_BEHIND_MAX.max(next))
 }
 
 /// All who watch.
@@ -130,7 +178,7 @@ impl Watches {
 
     /// This process changed these lines.
     pub(crate) fn touch(&mut self, keys: &[Key], now: Moment) {
-        for watch in self.0.iter_mut().filter(|it| keys.contains(&it.key)) {
+        for watch in self.0.iter_mut().filter(|it| keys.contains(&it.claim.key)) {
             watch.due = now;
             watch.version = None;
         }
@@ -153,29 +201,30 @@ impl Watches {
     pub(crate) fn look(&mut self, connection: &Connection, now: Moment) {
         self.0.retain(|it| !it.is_over());
         let mut version = None;
-        // Often all watch the same line.
-        let mut last: Option<(Key, Line)> = None;
         for watch in self.0.iter_mut().filter(|it| it.due.min(it.expiry) <= now) {
             let version = *version.get_or_insert_with(|| version_of(connection).ok());
             let same = version.is_some() && watch.version == version && now < watch.expiry;
             watch.version = version;
             if same {
                 watch.pause_again(now);
-                continue;
-            }
-            if last.as_ref().is_none_or(|(key, _)| *key != watch.key) {
-                let read = Line::read(connection, &watch.key, now);
-                last = read.ok().map(|line| (watch.key.clone(), line));
-            }
-            if let Some((_, line)) = &last {
-                watch.look(line, now);
-            } else {
+            } else if watch.look(connection, now).is_err() {
                 watch.version = None;
                 watch.expiry = Moment::NEVER;
                 watch.pause_again(now);
             }
         }
         self.0.retain(|it| !it.is_over());
+    }
+
+    /// Keep the places of all who wait and were heard of within their ttl: one write for all of the process.
+    pub(crate) fn keep_places(&self, tx: &mut Tx<'_>) -> Result<()> {
+        let now = tx.now;
+        for watch in self.0.iter().filter(|it| !it.is_over() && now - it.since < it.claim.ttl) {
+            if let Mood::Waiting(spot) = watch.mood {
+                tx.keep(&watch.claim.key, spot, watch.claim.ttl)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -189,14 +238,42 @@ fn version_of(connection: &Connection) -> Result<i64> {
 mod tests {
     use super::*;
 
+    fn pause(waiting_before: u64, since_moved: Duration, step: Option<Duration>) -> Duration {
+        let moved = Moment::from_nanos(0);
+        Pace { waiting_before: Some(waiting_before), moved, step }.pause(moved.after(since_moved))
+    }
+
     #[test]
-    fn the_next_in_line_looks_often_and_those_behind_in_proportion() {
+    fn the_next_in_line_looks_often_and_those_behind_by_the_pace_of_the_line() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(ms(0), 0), ms(1) / 2);
-        assert_eq!(pause(ms(0), 9), ms(5));
-        assert_eq!(pause(ms(80), 0), ms(10));
-        assert_eq!(pause(ms(60_000), 0), ms(20));
-        assert_eq!(pause(ms(80), 4), ms(50));
-        assert_eq!(pause(ms(60_000), usize::MAX), ms(250));
+        assert_eq!(pause(0, ms(0), Some(ms(9))), ms(1) / 2);
+        assert_eq!(pause(0, ms(80), None), ms(10));
+        assert_eq!(pause(0, ms(60_000), None), ms(20));
+        assert_eq!(pause(10, ms(0), Some(ms(4))), ms(20), "when half of them should be gone");
+        assert_eq!(pause(10, ms(80), Some(ms(4))), ms(100), "it stands still, so the pace is slower");
+        assert_eq!(pause(40, ms(60_000), None), ms(250));
+        assert_eq!(pause(100, ms(60_000), None), ms(500));
+        assert_eq!(pause(u64::from(u32::MAX), ms(60_000), None), ms(1000));
+    }
+
+    #[test]
+    fn however_long_the_line_a_hand_off_costs_a_few_looks() {
+        let step = Duration::from_millis(2);
+        for length in [10, 200, 2000] {
+            // One who walks from the end of the line to its head, which moves once in a step.
+            let mut pace = Pace { waiting_before: None, moved: Moment::from_nanos(0), step: None };
+            let (mut now, mut looks) = (Moment::from_nanos(0), 0);
+            loop {
+                let gone = u64::try_from((now - Moment::from_nanos(0)).as_nanos() / step.as_nanos()).unwrap();
+                let waiting_before: u64 = length - gone.min(length);
+                pace.see(waiting_before, now);
+                if waiting_before == 0 {
+                    break;
+                }
+                now = now.after(pace.pause(now));
+                looks += 1;
+            }
+            assert!(looks <= 8 + 3 * length.ilog2(), "{looks} looks of one in a line of {length}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Fixture, PATIENCE, child_command, role, run};
+use common::{Fixture, PATIENCE, child_command, join, role, run};
 use lockkeeper_core::{Fence, FencedError, Key, Locker};
 use lockkeeper_sqlite::{SqliteBackend, SqliteFences, SqliteOptions};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -160,4 +160,49 @@ fn a_frozen_holders_late_write_is_refused() {
 #[test]
 fn the_documents_hold_the_ddl() {
     assert!(include_str!("../../../docs/backends/sqlite.md").contains(SqliteFences::DDL));
+}
+
+/// What four instances of a program do when they start together on a file that has no table yet.
+fn start_together(path: &Path, round: usize) {
+    let mut shop = Connection::open(path.with_file_name(format!("shop-{round}.db"))).unwrap();
+    if round % 2 == 0 {
+        SqliteFences.create(&shop).unwrap();
+    }
+    // Every other time the first check finds no table and makes it.
+    let write = begin(&mut shop);
+    match SqliteFences.check(&write, &key(), Fence::from_u64(7)) {
+        Ok(()) => write.commit().unwrap(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn four_processes_make_the_table_at_the_same_moment() {
+    const ROUNDS: usize = 40;
+    let test = "four_processes_make_the_table_at_the_same_moment";
+    if let Some(path) = role() {
+        let mut line = String::new();
+        for round in 0..ROUNDS {
+            // The parent's word that all are ready.
+            std::io::stdin().read_line(&mut line).unwrap();
+            start_together(&path, round);
+            println!("\ndone");
+        }
+        return;
+    }
+    let fixture = Fixture::new();
+    let start = || child_command(test, &fixture.path()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut children: Vec<_> = (0..4).map(|_| start()).collect();
+    let mut heard: Vec<_> =
+        children.iter_mut().map(|it| BufReader::new(it.stdout.take().unwrap()).lines()).collect();
+    for round in 0..ROUNDS {
+        for child in &mut children {
+            child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        }
+        for lines in &mut heard {
+            let done = lines.any(|it| it.unwrap() == "done");
+            assert!(done, "a process fails in round {round}: see below");
+        }
+    }
+    join(children);
 }

@@ -111,8 +111,14 @@ fn renewing_extends_but_never_acquires() {
         waits(next.turn().await.unwrap());
         assert_eq!(next.renew().await.unwrap(), Renewal::Lost);
         let before = fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0");
-        let renewed = Renewal::held(10 * SECOND, true);
-        assert_eq!(holder.renew().await.unwrap(), renewed);
+        let called = Clock::boot().now();
+        match holder.renew().await.unwrap() {
+            Renewal::Held { valid_for, wanted: true, sent_at: Some(sent_at), .. } => {
+                assert_eq!(valid_for, 10 * SECOND);
+                assert!(called <= sent_at, "it counts from when the file was written");
+            }
+            other => panic!("{other:?}"),
+        }
         assert!(before < fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0"));
         holder.leave().await.unwrap();
         assert_eq!(next.renew().await.unwrap(), Renewal::Lost, "only `turn` takes it");

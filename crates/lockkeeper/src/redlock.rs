@@ -2,11 +2,27 @@
 
 use std::time::Duration;
 
+use lockkeeper_core::address::unknown_setting;
 use lockkeeper_core::{Error, Result};
 use lockkeeper_redis::Redis;
 pub use lockkeeper_redlock::{Options, Redlock};
 
 const FORM: &str = "redlock://[user:password@]host[:port],host,host[?node_timeout=50ms&restart_guard=1m|off]";
+
+/// What may stand after the `?`: Redlock's own, then what every node is given.
+const KNOWN: [&str; 11] = [
+    "node_timeout",
+    "restart_guard",
+    "prefix",
+    "timeout",
+    "connect_timeout",
+    "replicas",
+    "replicas_timeout",
+    "password_file",
+    "ca",
+    "cert",
+    "key",
+];
 
 /// Connect to all nodes of a `redlock://` URL. What is not Redlock's own in the query goes to every node.
 ///
@@ -55,10 +71,11 @@ fn parse(url: &str) -> Result<(Vec<String>, Options)> {
             "node_timeout" => options.node_timeout(span()?),
             "restart_guard" if value == "off" => options.without_restart_guard(),
             "restart_guard" => options.restart_guard(span()?.max(Duration::from_millis(1))),
-            _ => {
+            _ if KNOWN.contains(&name) => {
                 others.push(pair);
                 options
             }
+            _ => return Err(bad(&unknown_setting(name, &KNOWN))),
         };
     }
     let others = others.join("&");
@@ -77,6 +94,32 @@ mod tests {
         assert_eq!(urls, ["redis://u:p@a?prefix=x", "redis://u:p@b:2?prefix=x", "redis://u:p@c?prefix=x"]);
         let (urls, _) = parse("redlocks://a,b,c?restart_guard=off").unwrap();
         assert_eq!(urls, ["rediss://a", "rediss://b", "rediss://c"]);
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_answered_with_the_one_that_was_meant() {
+        for (wrong, meant) in
+            [("node_timeuot", "node_timeout"), ("restart_gaurd", "restart_guard"), ("prefx", "prefix")]
+        {
+            let said = parse(&format!("redlock://u:hunter2@a,b,c?{wrong}=5ms")).unwrap_err().to_string();
+            assert!(
+                said.contains(&format!("did you mean `{meant}`?")) && said.contains("redlock://"),
+                "{said}"
+            );
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_every_node_is_given_is_known_to_it() {
+        for name in &KNOWN[2..] {
+            let value = if *name == "password_file" { "/dev/null" } else { "1s" };
+            let scheme = if ["ca", "cert", "key"].contains(name) { "redlocks" } else { "redlock" };
+            let (urls, _) = parse(&format!("{scheme}://a,b,c?{name}={value}")).unwrap();
+            if let Err(error) = lockkeeper_redis::Options::parse(&urls[0]) {
+                assert!(!error.to_string().contains("is unknown"), "{name}: {error}");
+            }
+        }
     }
 
     #[tokio::test]

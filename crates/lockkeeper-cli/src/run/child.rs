@@ -11,6 +11,7 @@ use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::args::Run;
 use crate::exit::{self, Failure, Result};
+use crate::run::tree::{self, Tree};
 use crate::{output, text};
 
 /// The hidden first argument that makes this program replace itself by the command.
@@ -37,28 +38,49 @@ pub(crate) enum State {
     Ended,
 }
 
-/// The command and its process group.
+/// The command, its process group, and whoever else comes from it.
 pub(crate) struct Job {
     child: Child,
     group: Pid,
+    tree: Tree,
 }
 
 impl Job {
     /// Start the command as far as just before its first instruction. [`Job::go`] lets it run: by then the
     /// warden knows it, so that there is no moment in which it could escape our death.
     pub(crate) fn prepare(args: &Run, guard: &Guard) -> Result<Self> {
+        let tree = Tree::plant().map_err(|it| Failure::system("orphans cannot be adopted", &it))?;
         let mut command = this_program(EXEC)?;
         command
             .arg(std::process::id().to_string())
             .args(&args.command)
             .env("LOCKKEEPER_NAME", guard.key().as_str())
             .env("LOCKKEEPER_FENCE", guard.fence().to_string())
+            .env(tree::MARK, &tree.mark)
             .process_group(0);
-        let child = command.spawn().map_err(|it| Failure::system("no process can be started", &it))?;
-        let group = pid(child.id())?;
-        let job = Job { child, group };
-        let prepared = job.wait_until_prepared();
-        prepared.inspect_err(|_| job.send(Signal::KILL)).map(|()| job)
+        let spawned = command.spawn().map_err(|it| Failure::system("no process can be started", &it));
+        let started = spawned.and_then(|child| Ok((pid(child.id())?, child)));
+        let (group, child) = started.inspect_err(|_| tree.fell())?;
+        let mut job = Job { child, group, tree };
+        match job.wait_until_prepared() {
+            Ok(()) => {
+                job.enter_cgroup();
+                Ok(job)
+            }
+            Err(failure) => {
+                job.send(Signal::KILL);
+                job.let_go();
+                Err(failure)
+            }
+        }
+    }
+
+    /// While it stands still nobody comes from it who would not be in the group.
+    fn enter_cgroup(&mut self) {
+        let refused = self.tree.cgroup.as_ref().is_some_and(|it| it.add(self.group).is_err());
+        if refused && let Some(cgroup) = self.tree.cgroup.take() {
+            cgroup.remove();
+        }
     }
 
     /// Wait until it stands still, or has failed to.
@@ -88,6 +110,22 @@ impl Job {
         let _ = process::kill_process_group(self.group, signal);
     }
 
+    /// Send a signal to everybody who comes from the command, in its group or not.
+    pub(crate) fn send_to_all(&self, signal: Signal, warden: Option<Pid>) {
+        self.send(signal);
+        self.tree.send(signal, warden.as_slice());
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Whoever of the command lost its parent is our child now. Its end must be noted, or it stays a zombie.
+    pub(crate) fn reap_adopted(&self, warden: Option<Pid>) {
+        let own: Vec<Pid> = warden.into_iter().chain([self.group]).collect();
+        self.tree.reap_adopted(&own);
+    }
+
     /// What the leader is up to. A stop is told once; the end is told until the leader is reaped.
     pub(crate) fn state(&self) -> Result<State> {
         let look = |events| process::waitid(WaitId::Pid(self.group), events | WaitIdOptions::NOHANG);
@@ -112,23 +150,31 @@ impl Job {
         Ok(code.unwrap_or_else(|| exit::of_signal(status.signal().unwrap_or(0))))
     }
 
-    /// After a kill: wait until nobody of the group is left. A process that hangs in the kernel dies when it
-    /// comes out, and somebody else's zombie is not ours to reap: so not for ever.
-    pub(crate) async fn see_off(&mut self) {
+    /// After a kill: wait until nobody is left, and kill whoever was started meanwhile. A process that hangs in the
+    /// kernel dies when it comes out: so not for ever.
+    pub(crate) async fn see_off(&mut self, warden: Option<Pid>) {
         let clock = Clock::boot();
         let until = clock.now().after(SEE_OFF_MAX);
         let mut reaped = false;
         while clock.now() < until {
             reaped = reaped || matches!(self.child.try_wait(), Ok(Some(_)));
-            if reaped && process::test_kill_process_group(self.group).is_err() {
+            self.reap_adopted(warden);
+            let left = self.tree.living(warden.as_slice());
+            if reaped && left.is_empty() && process::test_kill_process_group(self.group).is_err() {
                 return;
             }
+            self.tree.send(Signal::KILL, warden.as_slice());
             clock.sleep(Duration::from_millis(5)).await;
         }
-        if !reaped {
-            let group = self.group.as_raw_pid();
-            output::say(&format!("warning: process {group} was killed but has not gone yet"));
+        for left in self.tree.living(warden.as_slice()) {
+            let left = left.as_raw_pid();
+            output::say(&format!("warning: process {left} was killed but has not gone yet"));
         }
+    }
+
+    /// Nobody watches any more: whoever lives on is left alone.
+    pub(crate) fn let_go(self) {
+        self.tree.fell();
     }
 }
 

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //!   lockkeeper run ──┬── the command, in a process group of its own   (started through `__exec`)
-//!     │ watch        └── the warden, in a session of its own          (`__warden`)
+//!     │ watch        ├── whoever comes from it and lost its parent    (`tree`)
+//!     │              └── the warden, in a session of its own          (`__warden`)
 //!     │
-//!     ├─ the guard's deadline comes near ─▶ TERM, then KILL of the group, before the deadline
-//!     ├─ lockkeeper is stopped or starved ─▶ the warden kills the group, before the deadline
-//!     └─ lockkeeper is killed ─▶ the kernel kills the command, the warden the rest of its group
+//!     ├─ the guard's deadline comes near ─▶ TERM, then KILL of all of them, before the deadline
+//!     ├─ lockkeeper is stopped or starved ─▶ the warden kills all of them, before the deadline
+//!     └─ lockkeeper is killed ─▶ the kernel kills the command, the warden all the others
 //! ```
 
 mod acquire;
+mod cgroup;
 mod child;
 mod plan;
 mod signals;
 mod terminal;
+mod tree;
 mod warden;
 mod watch;
 
@@ -82,7 +85,7 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
     let mut terminal = Terminal::find();
     let (mut job, mut warden) = (Job::prepare(args, guard)?, None);
     let ended = async {
-        let warden = warden.insert(Warden::start(job.group())?);
+        let warden = warden.insert(Warden::start(job.group(), job.tree())?);
         if let Some(terminal) = &mut terminal {
             terminal.give_at_start(job.group());
         }
@@ -90,9 +93,10 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
         watch.held_since(acquired_at).until_the_end(signals).await
     }
     .await;
+    let warden_pid = warden.as_ref().and_then(Warden::pid);
     if !matches!(ended, Ok(None)) {
-        // The leader may have gone; whoever of its group has not is out of time.
-        job.send(Signal::KILL);
+        // The leader may have gone; whoever else has not is out of time.
+        job.send_to_all(Signal::KILL, warden_pid);
     }
     // In this order: the warden must not outlive the group it may kill, and the group keeps its number
     // until its leader is reaped.
@@ -105,14 +109,15 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
     let ended = match ended {
         Ok(None) => job.reap().map(Ending::Ended),
         Ok(Some(reason)) => {
-            job.see_off().await;
+            job.see_off(warden_pid).await;
             Ok(Ending::Stopped(reason))
         }
         Err(failure) => {
-            job.see_off().await;
+            job.see_off(warden_pid).await;
             Err(failure)
         }
     };
+    job.let_go();
     if let Some(warden) = warden {
         warden.reap();
     }

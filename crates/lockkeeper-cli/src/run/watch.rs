@@ -47,10 +47,20 @@ pub(crate) struct Watch<'a> {
     max_hold: Duration,
     held_since: Moment,
     phase: Phase,
+    /// When the next look was to be.
+    wake_at: Moment,
+    /// We stood still ourselves: until then a renewal is tried, before the command is asked to end.
+    hope_until: Option<Moment>,
 }
 
 /// How long a killed command may take to go. One that hangs in the kernel can take for ever.
 const DYING_MAX: Duration = Duration::from_secs(10);
+
+/// Later than this we are not woken unless we stood still.
+const LATE: Duration = Duration::from_millis(100);
+
+/// How often we look whether a renewal has come.
+const HOPE_PACE: Duration = Duration::from_millis(5);
 
 /// More than it takes from the grant in the store to the guard in our hands, in good times.
 const ANSWER_MAX: Duration = Duration::from_millis(250);
@@ -76,6 +86,8 @@ impl<'a> Watch<'a> {
             max_hold,
             held_since: clock.now(),
             phase: Phase::Running,
+            wake_at: Moment::NEVER,
+            hope_until: None,
             clock,
         }
     }
@@ -89,7 +101,7 @@ impl<'a> Watch<'a> {
     /// Let the command run, and see it to its end: by itself (`None`), or because the lock ended.
     pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> Result<Option<LostReason>> {
         let mut lost = self.guard.lost();
-        let mut wake_at = self.step()?;
+        self.wake_at = self.step()?;
         if matches!(self.phase, Phase::Running) {
             self.job.go();
         }
@@ -108,9 +120,9 @@ impl<'a> Watch<'a> {
                 biased;
                 reason = &mut lost, if !matches!(self.phase, Phase::Killed(..)) => self.kill(reason),
                 incoming = signals.next() => self.heard(&incoming),
-                () = self.clock.sleep_until(wake_at) => {}
+                () = self.clock.sleep_until(self.wake_at) => {}
             }
-            wake_at = self.step()?;
+            self.wake_at = self.step()?;
         }
     }
 
@@ -121,7 +133,11 @@ impl<'a> Watch<'a> {
             let deadline = now.after(self.guard.remaining());
             self.warden.tell(self.plan.warden_at(deadline))?;
             if now < self.plan.ask_at(deadline) {
+                self.hope_until = None;
                 return Ok(self.plan.look_at(now, deadline));
+            }
+            if let Some(look_at) = self.hope(now, deadline) {
+                return Ok(look_at);
             }
             self.ask_to_end(deadline);
         }
@@ -132,6 +148,16 @@ impl<'a> Watch<'a> {
             self.kill(reason);
         }
         Ok(now.after(DYING_MAX))
+    }
+
+    /// If we come too late because we stood still (Ctrl-Z and `fg`, SIGSTOP and SIGCONT, a suspended machine), nobody
+    /// has tried to renew: the locker does so now, and we give it half of the time that is left. Answers when to look.
+    fn hope(&mut self, now: Moment, deadline: Moment) -> Option<Moment> {
+        let kill_at = self.plan.kill_at(deadline);
+        if self.hope_until.is_none() && self.wake_at.after(LATE) < now {
+            self.hope_until = Some(now.after((kill_at - now) / 2));
+        }
+        self.hope_until.filter(|until| now < *until).map(|until| now.after(HOPE_PACE).min(until))
     }
 
     /// There is a little time left: let the command end in order.
@@ -145,7 +171,7 @@ impl<'a> Watch<'a> {
         let left = span(deadline - self.clock.now());
         let why = self.fault.explain(reason);
         output::say(&format!("the lock {name} ends in {left}: {why}; the command is asked to stop"));
-        self.job.send(Signal::TERM);
+        self.job.send_to_all(Signal::TERM, self.warden.pid());
         // One that stands still cannot hear it.
         self.job.send(Signal::CONT);
     }
@@ -155,12 +181,12 @@ impl<'a> Watch<'a> {
         // What was said first is the cause; that the lock is gone afterwards is the effect.
         let reason = self.phase.reason().unwrap_or(reason);
         self.phase = Phase::Killed(reason, self.clock.now());
-        self.job.send(Signal::KILL);
+        self.job.send_to_all(Signal::KILL, self.warden.pid());
     }
 
     fn heard(&mut self, incoming: &Incoming) {
         match incoming {
-            Incoming::Child => {}
+            Incoming::Child => self.job.reap_adopted(self.warden.pid()),
             Incoming::Ask(signal) => self.job.send(*signal),
             Incoming::Continued => {
                 if let Some(terminal) = &mut self.terminal {

@@ -4,7 +4,6 @@
 //! served at a time, each under the lock of one bucket. `docs/guides/splitting-hot-locks.md` tells when that helps
 //! and what it costs.
 
-use std::hash::{BuildHasher as _, Hash};
 use std::time::Duration;
 
 use crate::api::guard::Guard;
@@ -24,7 +23,7 @@ pub const BUCKETS_MAX: usize = 4096;
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// # let locker = Locker::new(Memory::default());
 /// let stock = Buckets::new(&locker, "stock/42", 8)?;
-/// let mut sweep = stock.sweep(Start::by(&"account 7"));
+/// let mut sweep = stock.sweep(Start::by("account 7"));
 /// while let Some(bucket) = sweep.next_free().await? {
 ///     // … sell a piece of bucket.index(), under bucket.guard(); if it has one, stop …
 ///     bucket.guard().check()?;
@@ -44,8 +43,8 @@ pub struct Buckets {
 /// ```
 /// use lockkeeper_core::buckets::Start;
 ///
-/// assert_eq!(Start::by(&"account 7"), Start::by(&"account 7"));
-/// assert_ne!(Start::by(&"account 7"), Start::by(&"account 8"));
+/// assert_eq!(Start::by("account 7"), Start::by("account 7"));
+/// assert_ne!(Start::by("account 7"), Start::by("account 8"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,13 +56,31 @@ pub enum Start {
 }
 
 impl Start {
-    /// Always the same bucket for the same thing, in every process: spreads things evenly, and one caller finds the
-    /// bucket that it used before.
-    pub fn by(thing: &impl Hash) -> Self {
-        let hash = foldhash::quality::FixedState::with_seed(0).hash_one(thing);
+    /// Always the same bucket for the same text or bytes: in every process, on every machine, with every version of
+    /// this library. Spreads them evenly, and one caller finds the bucket that it used before.
+    ///
+    /// A number goes in as text or as bytes of a fixed order: `Start::by(id.to_string())`, `Start::by(id.to_be_bytes())`.
+    pub fn by(thing: impl AsRef<[u8]>) -> Self {
         // Half of the bits are plenty for 4096 buckets, and fit everywhere.
-        Start::At((hash >> 32) as usize)
+        Start::At((mixed(fnv_1a(thing.as_ref())) >> 32) as usize)
     }
+}
+
+/// A hash that is written down and never changes, unlike those of hash maps: FNV-1a of 64 bits.
+fn fnv_1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// FNV-1a of short texts that differ at their ends differs mostly in its lower bits: spread that over all of them, by
+/// the last step of Murmur 3, another hash.
+fn mixed(mut hash: u64) -> u64 {
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
 }
 
 /// A bucket that is held.

@@ -19,7 +19,7 @@ fn claim(key: &str) -> Arc<Claim> {
 }
 
 fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
-    AskTurn { claim: claim.clone(), called: Clock::boot().now(), waits: false }
+    AskTurn::new(claim.clone(), None)
 }
 
 /// A thread that is not yet running, so that requests can wait for it together.
@@ -27,7 +27,7 @@ fn wire(file: File) -> (Wire, Thread) {
     let (sender, requests) = mpsc::channel();
     let paces = Arc::<Paces>::default();
     let thread = Thread::new(file, requests, paces.clone());
-    (Wire { requests: sender, paces }, thread)
+    (Wire { requests: sender, paces, made_in: Origin::here() }, thread)
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -57,12 +57,42 @@ fn what_waits_together_is_committed_together() {
     let server = std::thread::spawn(move || thread.serve());
     let mut held = 0;
     for turn in turns {
-        held += usize::from(matches!(block_on(turn).unwrap(), Turn::Held(_)));
+        held += usize::from(matches!(block_on(turn).unwrap().turn, Turn::Held(_)));
     }
     assert_eq!(held, 50, "each has its own answer");
     assert_eq!(commits(&path) - before, 1);
     drop(wire);
     server.join().unwrap();
+}
+
+#[test]
+fn a_renewal_goes_before_all_who_ask_for_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
+    let (wire, mut thread) = wire(file);
+    let held = claim("held before");
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut first = Box::pin(wire.ask(ask_turn(&held)));
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(thread.take());
+    assert!(matches!(block_on(first).unwrap().turn, Turn::Held(_)));
+    // More than fit into two transactions, and then the renewal.
+    let crowd: Vec<_> = (0..2 * BATCH_MAX).map(|it| claim(&format!("key {it}"))).collect();
+    let mut turns: Vec<_> = crowd.iter().map(|it| Box::pin(wire.ask(ask_turn(it)))).collect();
+    for turn in &mut turns {
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+    }
+    let asked = Clock::boot().now();
+    let mut renewal = Box::pin(wire.ask(AskRenew(held)));
+    assert!(renewal.as_mut().poll(&mut cx).is_pending());
+    assert!(thread.take());
+    let Renewal::Held { sent_at: Some(renewed_at), .. } = block_on(renewal).unwrap() else {
+        panic!("it is held");
+    };
+    let answered = turns.iter_mut().filter(|it| it.as_mut().poll(&mut cx).is_ready()).count();
+    assert_eq!(answered, BATCH_MAX - 1, "the rest of the first transaction");
+    // And it counts from when it was written.
+    assert!(asked <= renewed_at);
 }
 
 #[test]
@@ -79,7 +109,7 @@ fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     }
     let server = std::thread::spawn(move || thread.serve());
     assert!(block_on(turns.pop().unwrap()).is_err());
-    assert!(matches!(block_on(turns.pop().unwrap()).unwrap(), Turn::Held(_)));
+    assert!(matches!(block_on(turns.pop().unwrap()).unwrap().turn, Turn::Held(_)));
     drop(turns);
     drop(wire);
     server.join().unwrap();
@@ -97,7 +127,7 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     let fault = loop {
         let next = claim(&format!("{:0>500}", claims.len()));
         match block_on(wire.ask(ask_turn(&next))) {
-            Ok(turn) => assert!(matches!(turn, Turn::Held(_))),
+            Ok(answer) => assert!(matches!(answer.turn, Turn::Held(_))),
             Err(fault) => break fault,
         }
         claims.push(next);
@@ -110,9 +140,9 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
         assert!(matches!(block_on(wire.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
     }
     for claim in &claims {
-        block_on(wire.ask(AskLeave(claim.clone()))).unwrap();
+        block_on(wire.ask(AskLeave { claim: claim.clone(), wanted: false })).unwrap();
     }
-    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap(), Turn::Held(_)));
+    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap().turn, Turn::Held(_)));
     drop(wire);
     server.join().unwrap();
     assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");

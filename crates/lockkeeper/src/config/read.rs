@@ -30,7 +30,7 @@ pub(super) const KEYS: &[&str] = &[
 
 const PREFIX: &str = "LOCKKEEPER_";
 /// Variables that are no settings: the file's name, and what `lockkeeper run` tells its command.
-const NO_SETTINGS: &[&str] = &["CONFIG", "NAME", "FENCE"];
+const NO_SETTINGS: &[&str] = &["CONFIG", "NAME", "FENCE", "RUN", "CGROUP"];
 /// Beginnings of variables that this project's own tests use.
 const OF_TESTS: &[&str] = &["KIT_", "SIM_", "TEST_", "BENCH_"];
 

@@ -50,6 +50,8 @@ fn a_variable_is_stronger_than_the_file() {
         ("LOCKKEEPER_URL", "memory:"),
         ("LOCKKEEPER_SYSTEM", ""),
         ("LOCKKEEPER_FENCE", "7"),
+        ("LOCKKEEPER_RUN", "4711-1f"),
+        ("LOCKKEEPER_CGROUP", "off"),
         ("PATH", "/bin"),
     ];
     config.read_variables(variables(&set)).unwrap();

@@ -1,0 +1,123 @@
+//! The doctor: what about this file and its place could endanger locks.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use lockkeeper_core::inspect::{Finding, Severity};
+use rusqlite::Connection;
+
+use crate::connection::{Look, Verb};
+use crate::fault::Result;
+use crate::host::{self, Disk};
+use crate::line::Tx;
+use crate::options::{Durability, SqliteOptions};
+
+/// Look at everything that could endanger locks in this file.
+#[derive(Debug)]
+pub(crate) struct Examine;
+
+impl Verb for Examine {
+    type Answer = Vec<Finding>;
+    const DOING: &'static str = "examining the file";
+
+    fn look(&mut self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
+        let options = look.options;
+        let findings = [
+            disk(options),
+            durability(options),
+            soundness(look.connection)?,
+            permissions(options),
+            log(options),
+        ];
+        Ok(Some(findings.into()))
+    }
+
+    fn run(&self, _tx: &mut Tx<'_>) -> Result<Self::Answer> {
+        // `look` always answers, and nothing here needs a write lock.
+        Ok(Vec::new())
+    }
+}
+
+fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
+    Finding::new(severity, what, consequence, remedy)
+}
+
+fn fine(what: String, consequence: &str) -> Finding {
+    finding(Severity::Fine, what, consequence, "nothing")
+}
+
+fn disk(options: &SqliteOptions) -> Finding {
+    match host::disk_of(&options.path) {
+        Disk::Local => {
+            fine("the file is on a local disk".to_owned(), "all processes of this host see the same locks")
+        }
+        Disk::Fuse => finding(
+            Severity::Warning,
+            "the file is on a FUSE file system".to_owned(),
+            "if another host can mount it too, locks are given twice",
+            "make sure that it is local, or use a local disk",
+        ),
+        Disk::Shared(kind) => finding(
+            Severity::Danger,
+            format!("the file is on a network file system ({kind})"),
+            "locks can be given twice",
+            "use a local disk, or a server",
+        ),
+    }
+}
+
+fn durability(options: &SqliteOptions) -> Finding {
+    match options.durability {
+        Durability::Full => fine("durability is full".to_owned(), "no power cut can make a fence go back"),
+        Durability::Normal => finding(
+            Severity::Warning,
+            "durability is normal".to_owned(),
+            "after a power cut the last fences may be given again",
+            "use `durability=full` if fences guard data that survives a power cut",
+        ),
+    }
+}
+
+fn soundness(connection: &Connection) -> Result<Finding> {
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        return Ok(fine("the file is sound".to_owned(), "every claim is where it should be"));
+    }
+    Ok(finding(
+        Severity::Danger,
+        format!("the file is damaged: {verdict}"),
+        "claims may be missing, so that locks are given twice",
+        "stop its users and move the file away; a new one is made on the next start",
+    ))
+}
+
+fn permissions(options: &SqliteOptions) -> Finding {
+    let mode = fs::metadata(&options.path).map_or(0, |it| it.permissions().mode() & 0o777);
+    if mode & 0o002 == 0 {
+        return fine(format!("the file's mode is {mode:03o}"), "not everybody can write it");
+    }
+    finding(
+        Severity::Warning,
+        format!("the file's mode is {mode:03o}"),
+        "every user of this host can take, break and forge locks",
+        "share it with a group instead: chmod o-w",
+    )
+}
+
+/// Longer than the log grows while it is copied back as it should.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+fn log(options: &SqliteOptions) -> Finding {
+    let mut path = options.path.clone().into_os_string();
+    path.push("-wal");
+    let bytes = fs::metadata(path).map_or(0, |it| it.len());
+    if bytes <= LOG_BYTES_MAX {
+        return fine(format!("the write-ahead log has {bytes} bytes"), "it is copied back as it should");
+    }
+    finding(
+        Severity::Warning,
+        format!("the write-ahead log has {bytes} bytes"),
+        "every verb gets slower",
+        "find the program that keeps a read transaction open on this file",
+    )
+}
