@@ -150,15 +150,17 @@ async fn what_is_granted_is_committed_whatever_a_commit_begins<S: Ours>() {
 async fn forgotten_connections_lose_no_lock_and_hold_up_no_call<S: Ours>() {
     let site = S::start(&[]).await;
     let proxy = Proxy::start(site.port()).await.unwrap();
-    let far = locker(site.open(proxy.port()).await);
+    // Renewals come every other second.
+    let (ttl, idle) = (TTL * 2, Duration::from_secs(1));
+    let far = Locker::builder(site.open(proxy.port()).await).ttl(ttl).build();
     let guard = far.lock("held").await.unwrap();
-    proxy.forget_idle(Some(Duration::from_millis(300)));
+    proxy.forget_idle(Some(idle));
     // Each renewal, and each call below, comes after a silence in which its connection was forgotten.
     for at in 0..3 {
-        Clock::boot().sleep(TTL / 2).await;
+        Clock::boot().sleep(ttl / 2).await;
         guard.check().unwrap();
         let next = within(async { far.lock(format!("later/{at}")).await.unwrap() }).await;
-        Clock::boot().sleep(Duration::from_millis(500)).await;
+        Clock::boot().sleep(idle * 3 / 2).await;
         within(async { next.release().await.unwrap() }).await;
     }
     assert!(3 <= proxy.counters().forgotten, "{:?}", proxy.counters());
