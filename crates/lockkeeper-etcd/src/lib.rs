@@ -11,14 +11,21 @@
 //! protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
 
 mod admin;
+mod beat;
+mod channel;
+mod cluster;
 mod connection;
 mod doctor;
 mod fault;
+mod fences;
+mod leave;
 mod names;
+mod opening;
 mod options;
 mod place;
 mod session;
 mod store;
+mod trips;
 mod wake;
 mod wire;
 
@@ -79,7 +86,7 @@ impl Etcd {
     /// As for [`Etcd::connect`].
     pub async fn with_options(options: Options) -> Result<Self> {
         let etcd = Etcd(Arc::new(Store::new(options)?));
-        etcd.0.connection.open().await?;
+        etcd.0.open().await?;
         Ok(etcd)
     }
 

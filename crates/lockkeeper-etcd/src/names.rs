@@ -48,6 +48,11 @@ impl Names {
         number
     }
 
+    /// Whether another place of this process stands for the claim, too.
+    pub(crate) fn is_shared(&self, line: &Bytes, id: ClaimId) -> bool {
+        self.lines().get(line).and_then(|it| it.taken.get(&id)).is_some_and(|it| 1 < it.places)
+    }
+
     /// One place of this claim has left for sure.
     pub(crate) fn give_back(&self, line: &Bytes, id: ClaimId) {
         let mut lines = self.lines();
@@ -77,6 +82,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| ClaimId::random().unwrap());
         assert_eq!((names.take(&line, one), names.take(&line, one), names.take(&line, two)), (0, 0, 1));
         assert_eq!(names.take(&other, two), 0, "lines do not meet");
+        assert!(names.is_shared(&line, one) && !names.is_shared(&line, two));
         names.give_back(&line, one);
         assert_eq!(names.take(&line, three), 2, "a place of the first is still there");
         names.give_back(&line, one);

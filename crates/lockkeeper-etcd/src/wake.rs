@@ -18,9 +18,10 @@ use crate::connection::Connection;
 use crate::wire::watch_client::WatchClient;
 use crate::wire::watch_create_request::FilterType;
 use crate::wire::watch_request::RequestUnion;
-use crate::wire::{WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::wire::{Answer as _, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 
-/// The pause before a broken stream is opened again.
+/// The pause before a broken stream is opened again, which grows while nothing is heard.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What to watch.
@@ -108,6 +109,17 @@ impl Wake {
     }
 }
 
+/// What an answer on the stream means for the stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    /// It goes on.
+    Fine,
+    /// A watch was refused: our token is too old, or our rights have changed. The stream cannot be told another token.
+    Refused,
+    /// The node belongs to another cluster.
+    Strange,
+}
+
 /// A stream that is open: where to send requests, and the answers.
 struct Open {
     requests: mpsc::UnboundedSender<WatchRequest>,
@@ -116,16 +128,16 @@ struct Open {
 
 async fn serve(connection: Arc<Connection>, mut inbox: mpsc::UnboundedReceiver<Order>, told: Arc<AtomicU64>) {
     let mut entries = HashMap::new();
-    let mut pause = Duration::from_millis(5);
+    let mut pause = PAUSE_MIN;
     loop {
         // No stream while there is nothing to watch.
         while entries.is_empty() {
             let Some(order) = inbox.recv().await else { return };
             obey(order, &mut entries, None);
         }
-        let (at, channel) = connection.current();
+        let (at, mut replaced) = (connection.current(), connection.replaced());
         let opened = tokio::select! {
-            opened = open(&connection, channel, &entries) => opened,
+            opened = open(&connection, connection.node(at), &entries) => opened,
             () = connection.clock.sleep(connection.options.timeout) => None,
         };
         let Some(mut stream) = opened else {
@@ -134,21 +146,35 @@ async fn serve(connection: Arc<Connection>, mut inbox: mpsc::UnboundedReceiver<O
             pause = (pause * 2).min(PAUSE_MAX);
             continue;
         };
-        pause = Duration::from_millis(5);
-        loop {
+        let end = loop {
             tokio::select! {
                 order = inbox.recv() => {
                     let Some(order) = order else { return };
                     obey(order, &mut entries, Some(&stream.requests));
                 }
-                answer = stream.answers.message() => match answer {
-                    Ok(Some(answer)) => hear(&answer, &mut entries, &stream.requests, &told),
-                    Ok(None) | Err(_) => break,
-                },
+                answer = stream.answers.message() => {
+                    let Ok(Some(answer)) = answer else { break Heard::Strange };
+                    if !connection.cluster.admits(at % connection.nodes(), answer.cluster()) {
+                        break Heard::Strange;
+                    }
+                    let heard = hear(&answer, &mut entries, &stream.requests, &told);
+                    if heard != Heard::Fine {
+                        break heard;
+                    }
+                    pause = PAUSE_MIN;
+                }
+                // An endpoint kept silent, so this stream may be dead as well.
+                _ = replaced.changed() => break Heard::Fine,
             }
+        };
+        match end {
+            Heard::Fine => continue,
+            Heard::Strange => connection.turn_away_from(at),
+            // If there is none to be had, opening the stream fails, too.
+            Heard::Refused => drop(connection.authenticate().await),
         }
-        connection.turn_away_from(at);
         connection.clock.sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -197,10 +223,16 @@ fn hear(
     entries: &mut HashMap<i64, Entry>,
     requests: &mpsc::UnboundedSender<WatchRequest>,
     told: &AtomicU64,
-) {
+) -> Heard {
     told.fetch_add(u64::try_from(answer.events.len()).unwrap_or(0), Ordering::Relaxed);
+    // What we ended ourselves is not there any more. What the store has forgotten tells; all else was refused, and
+    // some versions do not say which watch.
+    let refused = answer.canceled && answer.compact_revision == 0;
+    if refused && (answer.watch_id < 0 || entries.contains_key(&answer.watch_id)) {
+        return Heard::Refused;
+    }
     if answer.events.is_empty() && !answer.canceled {
-        return;
+        return Heard::Fine;
     }
     if let Some(entry) = entries.remove(&answer.watch_id) {
         entry.tell.send_replace(true);
@@ -208,6 +240,7 @@ fn hear(
             let _ = requests.send(end(answer.watch_id));
         }
     }
+    Heard::Fine
 }
 
 fn begin(id: i64, entry: &Entry) -> WatchRequest {
