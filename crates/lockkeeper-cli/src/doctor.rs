@@ -70,6 +70,7 @@ fn word(severity: Severity) -> &'static str {
     match severity {
         Severity::Fine => "fine",
         Severity::Warning => "warning",
-        Severity::Danger => "danger",
+        // What a newer store finds worse than a danger is at least one.
+        _ => "danger",
     }
 }

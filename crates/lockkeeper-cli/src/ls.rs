@@ -79,23 +79,15 @@ mod tests {
     use super::*;
 
     fn occupant(note: &str) -> Occupant {
-        Occupant {
-            label: Label {
-                host: "h\x1b[2J".into(),
-                pid: 7,
-                owner: Some("\u{202e}eve".into()),
-                note: Some(note.into()),
-            },
-            since: Some(Duration::from_secs(90)),
-            fence: Some(Fence::of_grant(1)),
-            valid_for: Duration::from_secs(9),
-            weight: 1,
-        }
+        let label = Label::new("h\x1b[2J", 7, Some("\u{202e}eve".into()), Some(note.into()));
+        Occupant::new(label, Duration::from_secs(9))
+            .since(Some(Duration::from_secs(90)))
+            .fence(Some(Fence::of_grant(1)))
     }
 
     fn lock(name: &str, holders: Vec<Occupant>, waiters: Vec<Occupant>) -> LockInfo {
         let key = Key::new(name).unwrap();
-        LockInfo { key, holders, waiters }
+        LockInfo::new(key, holders, waiters)
     }
 
     #[test]

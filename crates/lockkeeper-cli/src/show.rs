@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use lockkeeper::Load;
 use lockkeeper::spi::{LockInfo, Occupant};
 
 use crate::args::Named;
@@ -14,7 +15,7 @@ pub(crate) async fn show(target: &Target, args: &Named) -> Result<u8> {
     let key = args.key()?;
     let store = target.open().await?;
     let found = store.inspect.show(&key).await.map_err(|it| target.failure(it))?;
-    let info = found.unwrap_or(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
+    let info = found.unwrap_or(LockInfo::new(key, Vec::new(), Vec::new()));
     if args.json.json {
         output::json(&view::Lock::of(&info))?;
     } else {
@@ -53,8 +54,8 @@ fn in_words(info: &LockInfo) -> String {
 
 /// Said only where it is not a plain mutex.
 fn weight(it: &Occupant) -> String {
-    match it.weight {
-        1 => String::new(),
-        weight => format!(", weight {weight}"),
+    match it.load {
+        Load::MUTEX => String::new(),
+        load => format!(", {load}"),
     }
 }

@@ -70,6 +70,7 @@ struct Who {
     note: Option<String>,
     valid_for_ms: u64,
     weight: u32,
+    capacity: u32,
 }
 
 impl Who {
@@ -81,7 +82,8 @@ impl Who {
             owner: label.owner,
             note: label.note,
             valid_for_ms: millis(it.valid_for),
-            weight: it.weight,
+            weight: it.load.weight,
+            capacity: it.load.capacity,
         }
     }
 }

@@ -4,25 +4,18 @@
 //! always the front of the line, and a claim is inside exactly when everything up to and including it fits:
 //! the sum of the weights is at most the smallest of the capacities. Claims only ever leave from before
 //! another, never come before it; so whoever is inside stays inside.
+//!
+//! ```
+//! use lockkeeper_core::Load;
+//! use lockkeeper_core::admission::{blockers, inside};
+//!
+//! let (reader, writer) = (Load::new(1, u32::MAX), Load::new(u32::MAX, u32::MAX));
+//! let line = [reader, reader, writer, reader];
+//! assert_eq!(inside(&line), 2); // both readers before the writer
+//! assert_eq!(blockers(&line[..3], reader), [2]); // the last one watches the writer
+//! ```
 
-/// What one claim takes of its room.
-///
-/// ```
-/// use lockkeeper_core::admission::{Load, blockers, inside};
-///
-/// let reader = Load { weight: 1, capacity: u32::MAX };
-/// let writer = Load { weight: u32::MAX, capacity: u32::MAX };
-/// let line = [reader, reader, writer, reader];
-/// assert_eq!(inside(&line), 2); // both readers before the writer
-/// assert_eq!(blockers(&line[..3], reader), [2]); // the last one watches the writer
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    /// How much it takes.
-    pub weight: u32,
-    /// How much it says that the room holds.
-    pub capacity: u32,
-}
+use crate::claim::Load;
 
 /// The load of several claims together.
 #[derive(Clone, Copy)]
@@ -87,11 +80,11 @@ mod tests {
     const MAX: u32 = u32::MAX;
 
     fn line(loads: &[(u32, u32)]) -> Vec<Load> {
-        loads.iter().map(|&(weight, capacity)| Load { weight, capacity }).collect()
+        loads.iter().map(|&(weight, capacity)| Load::new(weight, capacity)).collect()
     }
 
     fn watched(ahead: &[(u32, u32)], (weight, capacity): (u32, u32)) -> Vec<usize> {
-        blockers(&line(ahead), Load { weight, capacity })
+        blockers(&line(ahead), Load::new(weight, capacity))
     }
 
     #[test]
@@ -128,7 +121,7 @@ mod tests {
         // Every line of up to five claims in rooms of one to three: nobody inside watches, everybody
         // outside does, and those watched are by themselves enough to keep it out.
         let kinds: Vec<Load> = (1..=3)
-            .flat_map(|capacity| (1..=capacity).map(move |weight| Load { weight, capacity }))
+            .flat_map(|capacity| (1..=capacity).map(move |weight| Load::new(weight, capacity)))
             .collect();
         for code in 0..kinds.len().pow(5) {
             let all: Vec<Load> = (0..5).map(|at| kinds[code / kinds.len().pow(at) % kinds.len()]).collect();

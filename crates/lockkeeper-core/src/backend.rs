@@ -48,7 +48,7 @@ use crate::clock::Moment;
 ///     type Place = CountingPlace;
 ///
 ///     fn profile(&self) -> Profile {
-///         Profile { name: "counting", ..self.0.profile() }
+///         self.0.profile().named("counting")
 ///     }
 ///
 ///     fn enter(&self, claim: Claim) -> CountingPlace {
@@ -109,17 +109,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 /// connection that must survive a blocked application is opened there.
 ///
 /// ```
-/// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
+/// # use lockkeeper_core::{Claim, Error, Key, Memory};
 /// # fn claim() -> Result<Claim, Error> {
-/// #     Ok(Claim {
-/// #         key: Key::new("orders/42")?,
-/// #         id: ClaimId::random()?,
-/// #         ttl: std::time::Duration::from_secs(10),
-/// #         weight: 1,
-/// #         capacity: 1,
-/// #         patient: true,
-/// #         label: std::sync::Arc::new(Label::of_this_process()),
-/// #     })
+/// #     Claim::new(Key::new("orders/42")?, std::time::Duration::from_secs(10))
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,6 +176,7 @@ pub trait Place: Send + 'static {
 /// assert!(profile.ttl_min <= profile.ttl_max);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Profile {
     /// The backend's name in errors and events, such as `"sqlite"`.
     pub name: &'static str,
@@ -201,8 +194,68 @@ pub struct Profile {
     pub ttl_max: Duration,
 }
 
+impl Profile {
+    /// The least that a store can promise: whoever asks at the right moment is served, mutexes only, each claim
+    /// expires by itself, and a ttl between ten milliseconds and a year. The methods add to it.
+    ///
+    /// ```
+    /// use lockkeeper_core::backend::{Lease, Order, Profile, Reach, Rooms};
+    /// # use std::time::Duration;
+    ///
+    /// let profile = Profile::new("notary", Reach::Network).fifo().weighted().ttl(Duration::from_secs(1), Duration::MAX);
+    /// assert_eq!((profile.order, profile.rooms, profile.lease), (Order::Fifo, Rooms::Weighted, Lease::Claim));
+    /// ```
+    pub const fn new(name: &'static str, reach: Reach) -> Self {
+        Profile {
+            name,
+            order: Order::Barging,
+            rooms: Rooms::MutexOnly,
+            reach,
+            lease: Lease::Claim,
+            ttl_min: Duration::from_millis(10),
+            ttl_max: Duration::from_secs(365 * 24 * 60 * 60),
+        }
+    }
+
+    /// First come, first served.
+    #[must_use]
+    pub const fn fifo(mut self) -> Self {
+        self.order = Order::Fifo;
+        self
+    }
+
+    /// Any weight and capacity.
+    #[must_use]
+    pub const fn weighted(mut self) -> Self {
+        self.rooms = Rooms::Weighted;
+        self
+    }
+
+    /// What expires is the process's session, and with it everything the process holds.
+    #[must_use]
+    pub const fn by_session(mut self) -> Self {
+        self.lease = Lease::Session;
+        self
+    }
+
+    /// The shortest and the longest ttl that can be had.
+    #[must_use]
+    pub const fn ttl(mut self, min: Duration, max: Duration) -> Self {
+        (self.ttl_min, self.ttl_max) = (min, max);
+        self
+    }
+
+    /// The same promises under another name, for a store around another.
+    #[must_use]
+    pub const fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+}
+
 /// Who comes first in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Order {
     /// First come, first served.
     Fifo,
@@ -212,6 +265,7 @@ pub enum Order {
 
 /// Which claims a store can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rooms {
     /// Any weight and capacity.
     Weighted,
@@ -221,6 +275,7 @@ pub enum Rooms {
 
 /// How far a lock reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reach {
     /// This process.
     Process,
@@ -232,6 +287,7 @@ pub enum Reach {
 
 /// What expires when the store does not hear from us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lease {
     /// Each claim by itself, by its own ttl.
     Claim,
@@ -245,6 +301,7 @@ pub enum Turn {
     /// The lock is ours.
     Held(Grant),
     /// We stand in line (or, impatient, do not).
+    #[non_exhaustive]
     Wait {
         /// Ask again after this long even if `changed` stays silent.
         recheck: Duration,
@@ -253,29 +310,105 @@ pub enum Turn {
     },
 }
 
+impl Turn {
+    /// Told to wait: when to ask again even if `changed` stays silent, and how many claims stand before us, where
+    /// the store can tell cheaply.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockkeeper_core::backend::Turn;
+    ///
+    /// let turn = Turn::wait(Duration::from_secs(3), Some(1));
+    /// assert!(matches!(turn, Turn::Wait { ahead: Some(1), .. }));
+    /// ```
+    pub const fn wait(recheck: Duration, ahead: Option<u64>) -> Self {
+        Turn::Wait { recheck, ahead }
+    }
+}
+
 /// What the store gave.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lockkeeper_core::backend::{Grant, Turn};
+///
+/// let turn = Turn::Held(Grant::new(17, Duration::from_secs(10)).wanted(true));
+/// assert!(matches!(turn, Turn::Held(Grant { counter: 17, wanted: true, .. })));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// Strictly grows from grant to grant of one key; at most [`COUNTER_MAX`](crate::fence::COUNTER_MAX).
     pub counter: u64,
-    /// How long the grant lasts, counted from when the verb was called.
+    /// How long the grant lasts, counted from when the verb was called, or from `sent_at`.
     pub valid_for: Duration,
     /// Somebody waits behind us.
     pub wanted: bool,
+    /// When the request left this process, where it may have stood in a queue of the store's client before.
+    pub sent_at: Option<Moment>,
+}
+
+impl Grant {
+    /// A grant with this counter that lasts so long, counted from when the verb was called. Nobody waits behind.
+    pub const fn new(counter: u64, valid_for: Duration) -> Self {
+        Grant { counter, valid_for, wanted: false, sent_at: None }
+    }
+
+    /// Whether somebody waits behind us.
+    #[must_use]
+    pub const fn wanted(mut self, wanted: bool) -> Self {
+        self.wanted = wanted;
+        self
+    }
+
+    /// `valid_for` counts from this moment instead: just before the request was written to the connection. A
+    /// store whose requests queue up inside the process says so, or a crowd's grants end before they are used.
+    #[must_use]
+    pub const fn sent_at(mut self, at: Moment) -> Self {
+        self.sent_at = Some(at);
+        self
+    }
 }
 
 /// The answer to [`Place::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// Still ours.
+    #[non_exhaustive]
     Held {
-        /// How long from when the verb was called.
+        /// How long, counted from when the verb was called, or from `sent_at`.
         valid_for: Duration,
         /// Somebody waits behind us.
         wanted: bool,
+        /// When the request left this process; see [`Grant::sent_at`].
+        sent_at: Option<Moment>,
     },
     /// Not ours any more. Final.
     Lost,
+}
+
+impl Renewal {
+    /// Still ours, for so long from when the verb was called.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockkeeper_core::backend::Renewal;
+    ///
+    /// let renewal = Renewal::held(Duration::from_secs(10), true);
+    /// assert!(matches!(renewal, Renewal::Held { wanted: true, .. }));
+    /// ```
+    pub const fn held(valid_for: Duration, wanted: bool) -> Self {
+        Renewal::Held { valid_for, wanted, sent_at: None }
+    }
+
+    /// `valid_for` counts from this moment instead: just before the request was written to the connection.
+    #[must_use]
+    pub fn sent_at(mut self, at: Moment) -> Self {
+        if let Renewal::Held { sent_at, .. } = &mut self {
+            *sent_at = Some(at);
+        }
+        self
+    }
 }
 
 /// The result of a verb.
@@ -295,6 +428,7 @@ pub type Result<T> = std::result::Result<T, Fault>;
 /// assert_eq!(fault.kind, FaultKind::Permanent);
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Fault {
     /// Which backend.
     pub backend: &'static str,
@@ -310,6 +444,7 @@ pub struct Fault {
 
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// A lost connection, a time-out, a failover: ask again.
     Transient,
@@ -318,14 +453,31 @@ pub enum FaultKind {
 }
 
 impl Fault {
+    /// A fault of either kind.
+    pub fn new(
+        kind: FaultKind,
+        backend: &'static str,
+        doing: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Fault { backend, doing, kind, message: message.into(), source: None }
+    }
+
     /// A fault that may pass.
     pub fn transient(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault { backend, doing, kind: FaultKind::Transient, message: message.into(), source: None }
+        Fault::new(FaultKind::Transient, backend, doing, message)
     }
 
     /// A fault that stays until somebody changes something.
     pub fn permanent(backend: &'static str, doing: &'static str, message: impl Into<String>) -> Self {
-        Fault { kind: FaultKind::Permanent, ..Fault::transient(backend, doing, message) }
+        Fault::new(FaultKind::Permanent, backend, doing, message)
+    }
+
+    /// The same fault met while doing something else.
+    #[must_use]
+    pub fn while_doing(mut self, doing: &'static str) -> Self {
+        self.doing = doing;
+        self
     }
 
     /// The same fault with the driver's error behind it.

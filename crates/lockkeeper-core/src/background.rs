@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::{Error, Result};
+use crate::kit;
 
 /// A task for the background.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -108,21 +109,20 @@ impl Background {
         self.tasks.drained().await;
     }
 
-    /// Poll a future inside our own runtime if the caller has none, so that any executor will do.
+    /// Poll a future inside our own runtime, so that any executor will do and a timer or socket that a verb makes
+    /// is ours: the verb may move to our thread and outlive the runtime of its caller.
     pub(crate) fn with_runtime<T>(&self, poll: impl FnOnce() -> T) -> T {
-        match self.own.get() {
-            // Asking for the task's id is cheaper than asking for the runtime, and most callers are tasks.
-            Some(own) if tokio::task::try_id().is_none() && Handle::try_current().is_err() => {
-                let _entered = own.handle.enter();
-                poll()
-            }
-            _ => poll(),
-        }
+        let Some(own) = self.own.get() else { return poll() };
+        kit::called_from(&own.handle, || {
+            let _entered = own.handle.enter();
+            poll()
+        })
     }
 
-    /// Block this thread on a future. Its timers are our own runtime's: those of a runtime whose worker we
-    /// block might never fire.
+    /// Block this thread on a future. Nothing of it lives on a runtime whose worker we block: that might never
+    /// move again.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _blocked = kit::without_caller();
         let _entered = self.own.get().map(|it| it.handle.enter());
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

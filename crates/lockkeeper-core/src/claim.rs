@@ -12,29 +12,22 @@ use crate::key::Key;
 /// What a backend needs to know to take a place in line. Made by the keeper, read by backends.
 ///
 /// ```
-/// # use std::sync::Arc;
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
-/// use lockkeeper_core::{Claim, ClaimId, Key, Label, Memory};
+/// use lockkeeper_core::{Claim, Key, Load, Memory};
 ///
-/// let claim = Claim {
-///     key: Key::new("orders/42")?,
-///     id: ClaimId::random()?,
-///     ttl: Duration::from_secs(10),
-///     weight: 1,
-///     capacity: 1,
-///     patient: false,
-///     label: Arc::new(Label::of_this_process()),
-/// };
-/// let mut place = Memory::default().enter(claim);
+/// let claim = Claim::new(Key::new("orders/42")?, Duration::from_secs(10))?;
+/// assert_eq!(claim.load, Load::MUTEX);
+/// let mut place = Memory::default().enter(claim.impatient());
 /// assert!(matches!(place.turn().await?, Turn::Held(_)));
 /// place.leave().await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claim {
     /// What is to be locked.
     pub key: Key,
@@ -42,17 +35,107 @@ pub struct Claim {
     pub id: ClaimId,
     /// How long the store keeps the lock or the place without hearing from us.
     pub ttl: Duration,
-    /// How much of the room we take: 1 for a mutex.
-    pub weight: u32,
-    /// How much the room holds: 1 for a mutex. Where claims of one key disagree, the smallest counts.
-    pub capacity: u32,
+    /// How much of the room we take, and how much it holds.
+    pub load: Load,
     /// `false` for a try: do not join a line we do not head.
     pub patient: bool,
     /// Who we are, for people.
     pub label: Arc<Label>,
 }
 
-/// The name of a claim in its store: 128 random bits from the operating system.
+impl Claim {
+    /// A patient claim on a mutex, under a fresh random id, labelled with this process.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the operating system has no randomness to give.
+    pub fn new(key: Key, ttl: Duration) -> Result<Self, Error> {
+        Ok(Claim::known_as(ClaimId::random()?, key, ttl))
+    }
+
+    /// The same under an id of the caller's choice.
+    pub fn known_as(id: ClaimId, key: Key, ttl: Duration) -> Self {
+        let label = Arc::new(Label::of_this_process());
+        Claim { key, id, ttl, load: Load::MUTEX, patient: true, label }
+    }
+
+    /// With another load than a mutex's.
+    #[must_use]
+    pub fn load(mut self, load: Load) -> Self {
+        self.load = load;
+        self
+    }
+
+    /// For another key.
+    #[must_use]
+    pub fn of(mut self, key: Key) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// With another ttl.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// A try: it does not join a line that it does not head.
+    #[must_use]
+    pub fn impatient(mut self) -> Self {
+        self.patient = false;
+        self
+    }
+
+    /// With another label.
+    #[must_use]
+    pub fn labelled(mut self, label: Arc<Label>) -> Self {
+        self.label = label;
+        self
+    }
+}
+
+/// How much of a room a claim takes, and how much the room holds: weight of capacity. A mutex is 1 of 1, a
+/// permit 1 of n. Where claims of one key disagree about the capacity, the smallest counts.
+///
+/// ```
+/// use lockkeeper_core::Load;
+///
+/// let permits = Load::new(2, 5);
+/// assert_eq!((permits.weight, permits.capacity, permits.to_string()), (2, 5, "2 of 5".to_owned()));
+/// assert!(permits.can_fit() && !Load::new(3, 2).can_fit() && !Load::new(0, 2).can_fit());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Load {
+    /// How much of the room the claim takes.
+    pub weight: u32,
+    /// How much the room holds.
+    pub capacity: u32,
+}
+
+impl Load {
+    /// One holder at a time.
+    pub const MUTEX: Load = Load::new(1, 1);
+
+    /// A weight of a capacity.
+    pub const fn new(weight: u32, capacity: u32) -> Self {
+        Load { weight, capacity }
+    }
+
+    /// Whether such a claim can ever be let in: it weighs something, and no more than the room holds.
+    pub const fn can_fit(self) -> bool {
+        0 < self.weight && self.weight <= self.capacity
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.weight, self.capacity)
+    }
+}
+
+/// The name of a claim in its store: 128 random bits from the operating system, or, where no other process can
+/// reach the store, a number that this process has not used before.
 ///
 /// ```
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
@@ -148,6 +231,7 @@ pub const LABEL_BYTES_MAX: usize = 256;
 /// assert_eq!(label.owner.as_deref(), Some("import"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Label {
     /// The host's name.
     pub host: String,
@@ -160,6 +244,11 @@ pub struct Label {
 }
 
 impl Label {
+    /// The label of a process, read back from a store.
+    pub fn new(host: impl Into<String>, pid: u32, owner: Option<String>, note: Option<String>) -> Self {
+        Label { host: host.into(), pid, owner, note }
+    }
+
     /// The label of this process.
     pub fn of_this_process() -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

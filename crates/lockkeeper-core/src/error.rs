@@ -35,6 +35,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The wait was over before our turn came. Try later, or wait longer.
     #[error("the lock was not obtained within {}: {}", Seconds(*.waited), TimedOutIn { stage: *.stage, ahead: *.ahead })]
+    #[non_exhaustive]
     TimedOut {
         /// Which of the two lines we were standing in.
         stage: Stage,
@@ -45,12 +46,14 @@ pub enum Error {
     },
     /// Too many callers of this process already wait for this key. Shed the load.
     #[error("{waiters} callers of this process already wait for this lock; raise `waiters_max` or shed load")]
+    #[non_exhaustive]
     Full {
         /// The cap that was reached.
         waiters: usize,
     },
     /// The lock was held and is gone. Stop what it protected; take it again to go on.
     #[error("the lock with fence {fence} was lost: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// The fence of the guard that lost it.
         fence: Fence,
@@ -59,6 +62,7 @@ pub enum Error {
     },
     /// The store did not answer as it should. See [`Error::is_transient`].
     #[error("{what} cannot be used: {source}")]
+    #[non_exhaustive]
     Unavailable {
         /// Which store, without secrets.
         what: String,
@@ -69,6 +73,7 @@ pub enum Error {
     },
     /// The store cannot do what was asked, and never will.
     #[error("{backend} cannot do this: {what}")]
+    #[non_exhaustive]
     Unsupported {
         /// Which backend.
         backend: &'static str,
@@ -77,6 +82,7 @@ pub enum Error {
     },
     /// The request makes no sense. Nothing was changed.
     #[error("{what}")]
+    #[non_exhaustive]
     Invalid {
         /// What is wrong with it, and what would be right.
         what: String,
@@ -90,6 +96,22 @@ impl Error {
     /// Something the caller must change.
     pub fn invalid(what: impl Into<String>) -> Self {
         Error::Invalid { what: what.into() }
+    }
+
+    /// Something that this store or build cannot do.
+    pub fn unsupported(backend: &'static str, what: impl Into<String>) -> Self {
+        Error::Unsupported { backend, what: what.into() }
+    }
+
+    /// Not obtained within the wait, in one of the two lines.
+    pub const fn timed_out(stage: Stage, waited: Duration, ahead: Option<u64>) -> Self {
+        Error::TimedOut { stage, waited, ahead }
+    }
+
+    /// What cannot be used because of a fault, by a name that the user knows it by.
+    pub fn faulted(what: impl Into<String>, fault: Fault) -> Self {
+        let transient = fault.is_transient();
+        Error::Unavailable { what: what.into(), source: Arc::new(fault), transient }
     }
 
     /// Something that does not answer and may answer later.
@@ -112,8 +134,7 @@ impl Error {
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
-        let (what, transient) = (format!("the {} store", fault.backend), fault.is_transient());
-        Error::Unavailable { what, source: Arc::new(fault), transient }
+        Error::faulted(format!("the {} store", fault.backend), fault)
     }
 }
 
@@ -123,10 +144,11 @@ impl From<Fault> for Error {
 /// # use std::time::Duration;
 /// use lockkeeper_core::{Error, Stage};
 ///
-/// let error = Error::TimedOut { stage: Stage::Remote, waited: Duration::from_secs(3), ahead: Some(2) };
+/// let error = Error::timed_out(Stage::Remote, Duration::from_secs(3), Some(2));
 /// assert_eq!(error.to_string(), "the lock was not obtained within 3.000 s: 2 ahead in the store's line");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// The line of this process.
     Local,

@@ -55,12 +55,13 @@ pub struct Guard {
 /// use lockkeeper_core::{Locker, Memory, Timings};
 ///
 /// let guard = Locker::new(Memory::default()).lock("orders/42").await?;
-/// let Timings { local, remote } = guard.timings();
+/// let Timings { local, remote, .. } = guard.timings();
 /// println!("{local:?} in this process's line, {remote:?} in the store's");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timings {
     /// In this process's line.
     pub local: Duration,

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::backend::Result;
-use crate::claim::Label;
+use crate::claim::{Label, Load};
 use crate::fence::Fence;
 use crate::key::Key;
 
@@ -53,7 +53,21 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A lock as the store sees it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::inspect::{LockInfo, Occupant};
+/// use lockkeeper_core::{Key, Label};
+///
+/// let holder = Occupant::new(Label::of_this_process(), Duration::from_secs(7));
+/// let info = LockInfo::new(Key::new("orders/42")?, vec![holder], Vec::new());
+/// assert!(info.holders[0].fence.is_none() && info.foreign.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockInfo {
     /// Its name.
     pub key: Key,
@@ -61,10 +75,25 @@ pub struct LockInfo {
     pub holders: Vec<Occupant>,
     /// Who waits, first in line first.
     pub waiters: Vec<Occupant>,
+    /// What stands in this lock's line and was not put there by us: its name in the store, and what to do.
+    pub foreign: Vec<String>,
+}
+
+impl LockInfo {
+    /// A lock with these holders and waiters.
+    pub fn new(key: Key, holders: Vec<Occupant>, waiters: Vec<Occupant>) -> Self {
+        LockInfo { key, holders, waiters, foreign: Vec::new() }
+    }
+
+    /// Whether nobody holds it, nobody waits, and nothing foreign is in the way.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty() && self.foreign.is_empty()
+    }
 }
 
 /// Somebody who holds a lock or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Occupant {
     /// Who it is.
     pub label: Label,
@@ -75,11 +104,54 @@ pub struct Occupant {
     /// How long the store will keep the lock or the place without hearing from its owner.
     pub valid_for: Duration,
     /// How much of the room it takes.
-    pub weight: u32,
+    pub load: Load,
+}
+
+impl Occupant {
+    /// Somebody with a mutex's load, of whom no more is known than who it is and how long the store keeps it.
+    pub fn new(label: Label, valid_for: Duration) -> Self {
+        Occupant { label, since: None, fence: None, valid_for, load: Load::MUTEX }
+    }
+
+    /// How long the store will keep it without hearing from its owner.
+    #[must_use]
+    pub fn valid_for(mut self, valid_for: Duration) -> Self {
+        self.valid_for = valid_for;
+        self
+    }
+
+    /// How long it has held, or waited.
+    #[must_use]
+    pub fn since(mut self, since: Option<Duration>) -> Self {
+        self.since = since;
+        self
+    }
+
+    /// The fence of the holder's first guard.
+    #[must_use]
+    pub fn fence(mut self, fence: Option<Fence>) -> Self {
+        self.fence = fence;
+        self
+    }
+
+    /// How much of the room it takes.
+    #[must_use]
+    pub fn load(mut self, load: Load) -> Self {
+        self.load = load;
+        self
+    }
 }
 
 /// One thing the doctor found.
+///
+/// ```
+/// use lockkeeper_core::inspect::{Finding, Severity};
+///
+/// let finding = Finding::warning("no replica is attached", "a lost disk loses all locks", "attach one");
+/// assert_eq!(finding.severity, Severity::Warning);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -91,8 +163,44 @@ pub struct Finding {
     pub remedy: String,
 }
 
+impl Finding {
+    /// A finding of any severity.
+    pub fn new(
+        severity: Severity,
+        what: impl Into<String>,
+        consequence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding { severity, what: what.into(), consequence: consequence.into(), remedy: remedy.into() }
+    }
+
+    /// As it should be: what was seen, and what follows for locks. There is nothing to do.
+    pub fn fine(what: impl Into<String>, consequence: impl Into<String>) -> Self {
+        Finding::new(Severity::Fine, what, consequence, "")
+    }
+
+    /// Locks work; something is weaker than it could be.
+    pub fn warning(
+        what: impl Into<String>,
+        consequence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding::new(Severity::Warning, what, consequence, remedy)
+    }
+
+    /// Locks can be lost, or have two holders at once.
+    pub fn danger(
+        what: impl Into<String>,
+        consequence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding::new(Severity::Danger, what, consequence, remedy)
+    }
+}
+
 /// How bad a [`Finding`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Severity {
     /// As it should be.
     Fine,

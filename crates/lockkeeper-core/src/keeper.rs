@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::backend::{self, DynPlace, Fault, Grant, Lease, Reach, Turn};
-use crate::claim::{Claim, ClaimId, Label};
+use crate::claim::{Claim, ClaimId, Label, Load};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{Error, Result, Stage};
@@ -35,8 +35,8 @@ impl Keeper {
     /// Make a place for a fresh claim. The store has not heard of it yet.
     pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Self> {
         let id = if engine.profile.reach == Reach::Process { ClaimId::local() } else { ClaimId::random()? };
-        let claim =
-            Claim { key: key.clone(), id, ttl: ask.ttl, weight: 1, capacity: 1, patient: ask.patient, label };
+        let load = Load::MUTEX;
+        let claim = Claim { key: key.clone(), id, ttl: ask.ttl, load, patient: ask.patient, label };
         let place = engine.backend.enter_dyn(claim);
         Ok(Keeper { place, ttl: ask.ttl, patient: ask.patient, spoke_at: None })
     }

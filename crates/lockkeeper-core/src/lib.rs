@@ -19,6 +19,7 @@ mod guard;
 pub mod inspect;
 mod keeper;
 pub mod key;
+pub mod kit;
 mod locker;
 pub mod memory;
 #[cfg(feature = "mutants")]
@@ -33,7 +34,7 @@ mod rounds;
 mod tenure;
 
 pub use background::{Spawn, Task};
-pub use claim::{Claim, ClaimId, Label};
+pub use claim::{Claim, ClaimId, Label, Load};
 pub use clock::{Clock, Moment};
 pub use error::{Error, LostReason, Result, Stage};
 pub use fence::{Fence, FencedError};

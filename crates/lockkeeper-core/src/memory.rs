@@ -14,8 +14,8 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use crate::backend::{Backend, Grant, Lease, Order, Place, Profile, Reach, Renewal, Result, Rooms, Turn};
-use crate::claim::{Claim, ClaimId, Label};
+use crate::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
+use crate::claim::{Claim, ClaimId, Label, Load};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
@@ -70,8 +70,7 @@ struct Row {
 
 struct Seat {
     id: ClaimId,
-    weight: u32,
-    capacity: u32,
+    load: Load,
     expires_at: Moment,
     since: Moment,
     counter: u64,
@@ -173,16 +172,16 @@ impl Row {
     }
 
     /// Whether a seat of this weight and capacity may enter beside those who hold.
-    fn fits(&self, weight: u32, capacity: u32) -> bool {
-        let in_use: u64 = self.held.iter().map(|it| u64::from(it.weight)).sum();
-        let capacity = self.held.iter().map(|it| it.capacity).chain([capacity]).min().unwrap_or(capacity);
-        in_use + u64::from(weight) <= u64::from(capacity)
+    fn fits(&self, load: Load) -> bool {
+        let in_use: u64 = self.held.iter().map(|it| u64::from(it.load.weight)).sum();
+        let capacity = self.held.iter().map(|it| it.load.capacity).fold(load.capacity, u32::min);
+        in_use + u64::from(load.weight) <= u64::from(capacity)
     }
 
     /// Tell the head of the line, once, that it may enter.
     fn call_head(&mut self) -> Option<Waker> {
         let head = self.line.front()?;
-        if head.called || !self.fits(head.weight, head.capacity) {
+        if head.called || !self.fits(head.load) {
             return None;
         }
         let head = self.line.front_mut()?;
@@ -204,7 +203,7 @@ impl Row {
         }
         let place = self.line.iter().position(|it| it.id == claim.id);
         let ahead = place.unwrap_or(self.line.len());
-        if ahead == 0 && self.fits(claim.weight, claim.capacity) {
+        if ahead == 0 && self.fits(claim.load) {
             let mut seat =
                 self.line.pop_front().filter(|_| place.is_some()).unwrap_or_else(|| seat(claim, now));
             seat.expires_at = expires_at;
@@ -226,7 +225,7 @@ impl Row {
         let next_expiry = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.expires_at).min();
         let recheck = next_expiry.map_or(claim.ttl / 3, |it| (it - now).min(claim.ttl / 3));
         let ahead = u64::try_from(ahead + self.held.len()).ok();
-        Turn::Wait { recheck: recheck.max(Duration::from_millis(1)), ahead }
+        Turn::wait(recheck.max(Duration::from_millis(1)), ahead)
     }
 
     fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
@@ -241,15 +240,14 @@ impl Row {
 
     fn granted(&self, at: usize, ttl: Duration) -> Turn {
         let wanted = !self.line.is_empty();
-        Turn::Held(Grant { counter: self.held[at].counter, valid_for: ttl, wanted })
+        Turn::Held(Grant::new(self.held[at].counter, ttl).wanted(wanted))
     }
 }
 
 fn seat(claim: &Claim, now: Moment) -> Seat {
     Seat {
         id: claim.id,
-        weight: claim.weight,
-        capacity: claim.capacity,
+        load: claim.load,
         expires_at: now.after(claim.ttl),
         since: now,
         counter: 0,
@@ -263,15 +261,7 @@ impl Backend for Memory {
     type Place = MemoryPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: "memory",
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Process,
-            lease: Lease::Claim,
-            ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_hours(365 * 24),
-        }
+        Profile::new("memory", Reach::Process).fifo().weighted()
     }
 
     fn enter(&self, claim: Claim) -> MemoryPlace {
@@ -289,15 +279,7 @@ impl Backend for Memory {
 /// ```
 /// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
 /// # fn claim() -> Result<Claim, Error> {
-/// #     Ok(Claim {
-/// #         key: Key::new("orders/42")?,
-/// #         id: ClaimId::random()?,
-/// #         ttl: std::time::Duration::from_secs(10),
-/// #         weight: 1,
-/// #         capacity: 1,
-/// #         patient: true,
-/// #         label: std::sync::Arc::new(Label::of_this_process()),
-/// #     })
+/// #     Claim::new(Key::new("orders/42")?, std::time::Duration::from_secs(10))
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -328,7 +310,7 @@ impl MemoryPlace {
                 return Renewal::Lost;
             };
             seat.expires_at = now.after(claim.ttl);
-            Renewal::Held { valid_for: claim.ttl, wanted: !row.line.is_empty() }
+            Renewal::held(claim.ttl, !row.line.is_empty())
         })
     }
 
@@ -398,7 +380,7 @@ impl Place for MemoryPlace {
 /// It lives as long as this process, and remembers as long as it lives.
 impl Node for Memory {
     async fn standing(&self) -> Result<Standing> {
-        Ok(Standing { identity: format!("memory at {:p}", Arc::as_ptr(&self.0)).into(), remembers: None })
+        Ok(Standing::new(format!("memory at {:p}", Arc::as_ptr(&self.0)), None))
     }
 }
 
@@ -440,15 +422,12 @@ fn info(row: &Row, now: Moment) -> Option<LockInfo> {
     let holders: Vec<_> = row.held.iter().map(|it| occupant(it, now)).collect();
     let waiters: Vec<_> = row.line.iter().map(|it| occupant(it, now)).collect();
     let anybody = !(holders.is_empty() && waiters.is_empty());
-    anybody.then(|| LockInfo { key: row.key.clone(), holders, waiters })
+    anybody.then(|| LockInfo::new(row.key.clone(), holders, waiters))
 }
 
 fn occupant(seat: &Seat, now: Moment) -> Occupant {
-    Occupant {
-        label: (*seat.label).clone(),
-        since: Some(now - seat.since),
-        fence: (seat.counter != 0).then(|| Fence::of_grant(seat.counter)),
-        valid_for: seat.expires_at - now,
-        weight: seat.weight,
-    }
+    Occupant::new((*seat.label).clone(), seat.expires_at - now)
+        .since(Some(now - seat.since))
+        .fence((seat.counter != 0).then(|| Fence::of_grant(seat.counter)))
+        .load(seat.load)
 }

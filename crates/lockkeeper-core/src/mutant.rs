@@ -26,5 +26,5 @@ pub enum Mutant {
 
 /// The grant that a believer in wake-ups makes up.
 pub(crate) fn believed(ask: &Ask) -> Grant {
-    Grant { counter: 1 << 40, valid_for: ask.ttl, wanted: true }
+    Grant::new(1 << 40, ask.ttl).wanted(true)
 }

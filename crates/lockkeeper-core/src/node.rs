@@ -19,7 +19,7 @@ use crate::backend::{Backend, Place, Result};
 /// use lockkeeper_core::node::{Node, Standing};
 ///
 /// let (a, b) = (Memory::default(), Memory::default());
-/// let Standing { identity, remembers } = a.standing().await?;
+/// let Standing { identity, remembers, .. } = a.standing().await?;
 /// assert_ne!(identity, b.standing().await?.identity);
 /// assert_eq!(remembers, None); // it never forgets
 /// # Ok(())
@@ -38,15 +38,7 @@ pub trait Node: Backend<Place: RaiseCounter> {
 /// ```
 /// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label, Memory};
 /// # fn claim() -> Result<Claim, Error> {
-/// #     Ok(Claim {
-/// #         key: Key::new("orders/42")?,
-/// #         id: ClaimId::random()?,
-/// #         ttl: std::time::Duration::from_secs(10),
-/// #         weight: 1,
-/// #         capacity: 1,
-/// #         patient: true,
-/// #         label: std::sync::Arc::new(Label::of_this_process()),
-/// #     })
+/// #     Claim::new(Key::new("orders/42")?, std::time::Duration::from_secs(10))
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,6 +66,7 @@ pub trait RaiseCounter: Place {
 
 /// What a node tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Standing {
     /// Two nodes with the same identity are the same server. It may change when the server restarts.
     pub identity: Arc<str>,
@@ -82,4 +75,11 @@ pub struct Standing {
     /// A node that does forget must begin its counters above all that it gave before, as one does that
     /// takes them from its clock.
     pub remembers: Option<Duration>,
+}
+
+impl Standing {
+    /// A node of this identity, and how far back it remembers.
+    pub fn new(identity: impl Into<Arc<str>>, remembers: Option<Duration>) -> Self {
+        Standing { identity: identity.into(), remembers }
+    }
 }

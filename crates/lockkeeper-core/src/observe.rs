@@ -13,6 +13,7 @@ use crate::key::Key;
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A caller got a guard.
+    #[non_exhaustive]
     Granted {
         /// What is locked.
         key: &'a Key,
@@ -26,6 +27,7 @@ pub enum Event<'a> {
         remote: Duration,
     },
     /// A caller gave up waiting.
+    #[non_exhaustive]
     TimedOut {
         /// What it waited for.
         key: &'a Key,
@@ -35,11 +37,13 @@ pub enum Event<'a> {
         waited: Duration,
     },
     /// A caller was refused because too many wait already.
+    #[non_exhaustive]
     Refused {
         /// What it wanted.
         key: &'a Key,
     },
     /// The store confirmed that we still hold.
+    #[non_exhaustive]
     Renewed {
         /// What is held.
         key: &'a Key,
@@ -47,6 +51,7 @@ pub enum Event<'a> {
         valid_for: Duration,
     },
     /// The store gave no usable answer; the keeper asks again while there is time.
+    #[non_exhaustive]
     Faulted {
         /// About which key.
         key: &'a Key,
@@ -54,6 +59,7 @@ pub enum Event<'a> {
         fault: &'a Fault,
     },
     /// A held lock is gone.
+    #[non_exhaustive]
     Lost {
         /// What was held.
         key: &'a Key,
@@ -63,6 +69,7 @@ pub enum Event<'a> {
         reason: LostReason,
     },
     /// A guard was given back.
+    #[non_exhaustive]
     Released {
         /// What was held.
         key: &'a Key,
@@ -72,11 +79,13 @@ pub enum Event<'a> {
         handed_on: bool,
     },
     /// The store confirmed that a lock or a place in line was given up.
+    #[non_exhaustive]
     Left {
         /// Which key.
         key: &'a Key,
     },
     /// The store did not confirm in time that a place was given up; it forgets the place by itself.
+    #[non_exhaustive]
     Abandoned {
         /// Which key.
         key: &'a Key,
@@ -85,6 +94,7 @@ pub enum Event<'a> {
 
 /// How a guard came to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GrantedBy {
     /// The store granted it.
     Store,

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::admission::Load;
-use crate::claim::{Claim, Label};
+use crate::claim::{Claim, Label, Load};
 use crate::key::Key;
 
 /// What a store keeps beside the name of a claim.
@@ -11,15 +10,7 @@ use crate::key::Key;
 /// ```
 /// # use lockkeeper_core::{Claim, ClaimId, Error, Key, Label};
 /// # fn claim() -> Result<Claim, Error> {
-/// #     Ok(Claim {
-/// #         key: Key::new("orders/42")?,
-/// #         id: ClaimId::random()?,
-/// #         ttl: std::time::Duration::from_secs(10),
-/// #         weight: 1,
-/// #         capacity: 1,
-/// #         patient: true,
-/// #         label: std::sync::Arc::new(Label::of_this_process()),
-/// #     })
+/// #     Claim::new(Key::new("orders/42")?, std::time::Duration::from_secs(10))
 /// # }
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_core::record::Record;
@@ -33,6 +24,7 @@ use crate::key::Key;
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record {
     /// What is locked.
     pub key: Key,
@@ -45,7 +37,7 @@ pub struct Record {
 impl Record {
     /// The text of a claim: one `name=value` per line, so that people can read it in the store's own tools.
     pub fn text_of(claim: &Claim) -> String {
-        let Claim { key, weight, capacity, label, .. } = claim;
+        let Claim { key, load: Load { weight, capacity }, label, .. } = claim;
         let mut text = format!("lockkeeper=1\nkey={key}\nweight={weight}\ncapacity={capacity}\n");
         let _ = writeln!(text, "host={}\npid={}", escaped(&label.host), label.pid);
         for (name, value) in [("owner", &label.owner), ("note", &label.note)] {
@@ -62,7 +54,7 @@ impl Record {
         let field = |name: &str| text.lines().find_map(|it| it.strip_prefix(name)?.strip_prefix('='));
         field("lockkeeper")?;
         let number = |name: &str| field(name)?.parse().ok();
-        let load = Load { weight: number("weight")?, capacity: number("capacity")? };
+        let load = Load::new(number("weight")?, number("capacity")?);
         let (host, pid) = (field("host").map(unescaped)?, number("pid")?);
         let label =
             Label { host, pid, owner: field("owner").map(unescaped), note: field("note").map(unescaped) };
@@ -153,17 +145,12 @@ mod tests {
     #[test]
     fn a_record_survives_the_trip_through_text() {
         let label = Label { host: "h\\n\nx".into(), pid: 7, owner: Some("a\r\nkey=b".into()), note: None };
-        let claim = Claim {
-            key: Key::new("a=b/é").unwrap(),
-            id: ClaimId::from_bytes([1; 16]),
-            ttl: Duration::from_secs(1),
-            weight: 2,
-            capacity: u32::MAX,
-            patient: true,
-            label: Arc::new(label.clone()),
-        };
+        let claim =
+            Claim::known_as(ClaimId::from_bytes([1; 16]), Key::new("a=b/é").unwrap(), Duration::from_secs(1))
+                .load(Load::new(2, u32::MAX))
+                .labelled(Arc::new(label.clone()));
         let record = Record::read(Record::text_of(&claim).as_bytes()).unwrap();
-        let load = Load { weight: 2, capacity: u32::MAX };
+        let load = Load::new(2, u32::MAX);
         assert_eq!(record, Record { key: claim.key.clone(), load, label });
         let later = Record::text_of(&claim) + "colour=blue\n";
         assert_eq!(Record::read(later.as_bytes()).unwrap(), record);

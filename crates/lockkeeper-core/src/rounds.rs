@@ -185,7 +185,8 @@ fn settle(
         Ok(Renewal::Held { .. }) if !tenure.is_valid(engine.clock.now()) => {
             engine.lose(tenure, LostReason::Expired);
         }
-        Ok(Renewal::Held { valid_for, wanted }) => {
+        Ok(Renewal::Held { valid_for, wanted, sent_at }) => {
+            let asked_at = sent_at.map_or(asked_at, |it| it.max(asked_at));
             let valid_until = engine.deadline(asked_at, valid_for);
             tenure.extend(asked_at, valid_until, wanted);
             let valid_for = valid_until - engine.clock.now();

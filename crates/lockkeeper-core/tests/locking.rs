@@ -129,7 +129,7 @@ async fn a_full_line_refuses_at_once() {
     let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(locker.lock("k"))).collect();
     tokio::task::yield_now().await;
     let refused = locker.lock("k").await.unwrap_err();
-    assert!(matches!(refused, Error::Full { waiters: 2 }), "{refused}");
+    assert!(matches!(refused, Error::Full { waiters: 2, .. }), "{refused}");
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     for it in waiting {
         assert!(it.await.unwrap_err().is_cancelled());

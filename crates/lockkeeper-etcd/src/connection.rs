@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Moment};
+use lockkeeper_core::{Clock, Moment, kit};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -118,19 +118,19 @@ impl Connection {
 
     /// The channel in use that the caller's own runtime drives, and the id of that runtime.
     fn nearby(&self) -> Option<(tokio::runtime::Id, usize, Channel)> {
-        let here = Handle::try_current().ok()?.id();
-        if here == self.driver.id() {
-            return None;
-        }
-        let at = self.current();
+        let caller = kit::caller_runtime()?;
+        let (here, at) = (caller.id(), self.current());
         let mut local = self.local();
-        if RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
+        if here == self.driver.id() || RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
             return None;
         }
-        let fresh = || self.options.endpoints.iter().map(|it| channel::channel(it, &self.options, &self.dials));
         let channels = match local.entry(here) {
             Entry::Occupied(it) => it.into_mut(),
-            Entry::Vacant(it) => it.insert(fresh().collect::<Result<_, _>>().ok()?),
+            Entry::Vacant(it) => {
+                let _entered = caller.enter();
+                let fresh = |it: &String| channel::channel(it, &self.options, &self.dials);
+                it.insert(self.options.endpoints.iter().map(fresh).collect::<Result<_, _>>().ok()?)
+            }
         };
         Some((here, at, channels[at % channels.len()].clone()))
     }

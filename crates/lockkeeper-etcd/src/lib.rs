@@ -19,6 +19,7 @@ mod doctor;
 mod fault;
 mod fences;
 mod leave;
+mod lines;
 mod names;
 mod opening;
 mod options;
@@ -33,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
 pub use options::{Options, Secret, Tls};
@@ -105,15 +106,11 @@ impl Backend for Etcd {
     type Place = EtcdPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: fault::NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Network,
-            lease: Lease::Session,
-            ttl_min: Duration::from_secs(1),
-            ttl_max: Duration::from_hours(1),
-        }
+        Profile::new(fault::NAME, Reach::Network)
+            .fifo()
+            .weighted()
+            .by_session()
+            .ttl(Duration::from_secs(1), Duration::from_hours(1))
     }
 
     fn enter(&self, claim: Claim) -> EtcdPlace {

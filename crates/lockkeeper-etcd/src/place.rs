@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::admission::{self, Load};
+use lockkeeper_core::admission;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
-use lockkeeper_core::{Claim, Moment};
+use lockkeeper_core::{Claim, Load, Moment};
 
 use crate::connection::Failed;
 use crate::fault::{self, NAME};
@@ -94,7 +94,7 @@ impl EtcdPlace {
     ///
     /// Elsewhere a claim enters by a second write to its key, after all before it have done so.
     fn is_alone(&self) -> bool {
-        self.claim.capacity == 1
+        self.claim.load.capacity == 1
     }
 
     /// Our key is gone, or will be with its lease.
@@ -284,7 +284,7 @@ impl EtcdPlace {
     }
 
     fn load(&self) -> Load {
-        Load { weight: self.claim.weight, capacity: self.claim.capacity }
+        Load::new(self.claim.load.weight, self.claim.load.capacity)
     }
 
     /// Whether those who kept us out may be gone, or we never looked.
@@ -350,7 +350,7 @@ impl EtcdPlace {
         self.watches = look.blockers.iter().map(watch).collect();
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::Wait { recheck, ahead: Some(look.ahead) }
+        Turn::wait(recheck, Some(look.ahead))
     }
 }
 
@@ -362,8 +362,11 @@ fn load(kv: &KeyValue) -> Option<Load> {
 impl Place for EtcdPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.now();
-        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
-            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+        if self.claim.load.capacity < self.claim.load.weight || self.claim.load.weight == 0 {
+            let text = format!(
+                "a weight of {} never fits into {}",
+                self.claim.load.weight, self.claim.load.capacity
+            );
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         let (lease, look) = self.ask().await?;
@@ -372,7 +375,7 @@ impl Place for EtcdPlace {
                 return Ok(self.wait(&look));
             }
             self.leave().await?;
-            return Ok(Turn::Wait { recheck: self.claim.ttl / 3, ahead: Some(look.ahead) });
+            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
         }
         self.wanted = look.wanted;
         // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
@@ -380,7 +383,7 @@ impl Place for EtcdPlace {
         if valid_for < lease.ttl / 20 || lease.is_lost() {
             return Err(Fault::transient(NAME, TAKING, "the lease is in doubt until the next keep-alive"));
         }
-        Ok(Turn::Held(Grant { counter: self.counter.unwrap_or(0), valid_for, wanted: look.wanted }))
+        Ok(Turn::Held(Grant::new(self.counter.unwrap_or(0), valid_for).wanted(look.wanted)))
     }
 
     async fn changed(&mut self) {
@@ -429,7 +432,7 @@ impl Place for EtcdPlace {
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no keep-alive was confirmed in time"));
         }
-        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+        Ok(Renewal::held(valid_for, self.wanted))
     }
 
     async fn leave(&mut self) -> Result<()> {

@@ -64,7 +64,7 @@ impl Redis {
         let key = key.clone();
         let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
         let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
-        Ok(Some(LockInfo { key, holders: occupants, waiters }))
+        Ok(Some(LockInfo::new(key, occupants, waiters)))
     }
 
     /// The keys of all locks, on a cluster those of every primary.

@@ -148,7 +148,7 @@ impl Link {
         if let Some((at, fault)) = failed.as_ref() {
             // Somebody tried and failed while we queued: that is our answer too.
             if self.attempts.load(Ordering::Acquire) != seen {
-                return Err(Fault { doing, ..fault.clone() });
+                return Err(fault.clone().while_doing(doing));
             }
             let clock = &self.dialer.clock;
             clock.sleep_until(at.after(PAUSE_AFTER_FAILURE)).await;
@@ -162,7 +162,7 @@ impl Link {
                 Ok(live)
             }
             Err(fault) => {
-                let fault = Fault { doing, ..fault };
+                let fault = fault.while_doing(doing);
                 *failed = Some((self.dialer.clock.now(), fault.clone()));
                 Err(fault)
             }

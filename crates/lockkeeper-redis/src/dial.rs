@@ -45,12 +45,11 @@ impl Dialer {
             tls_ready()?;
         }
         if options.restart_guard.is_some() && options.deployment == Deployment::Cluster {
-            return Err(Error::Unsupported {
-                backend: fault::NAME,
-                what: "restart_guard on a cluster, whose nodes restart unseen; use it on single servers, \
-                    sentinels or redlock"
-                    .to_owned(),
-            });
+            return Err(Error::unsupported(
+                fault::NAME,
+                "restart_guard on a cluster, whose nodes restart unseen; use it on single servers, \
+                    sentinels or redlock",
+            ));
         }
         Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default() })
     }
@@ -300,10 +299,10 @@ fn tls_ready() -> Result<(), Error> {
 
 #[cfg(not(feature = "tls"))]
 fn tls_ready() -> Result<(), Error> {
-    Err(Error::Unsupported {
-        backend: fault::NAME,
-        what: "rediss:// needs the feature `tls` of lockkeeper-redis, which was not compiled in".to_owned(),
-    })
+    Err(Error::unsupported(
+        fault::NAME,
+        "rediss:// needs the feature `tls` of lockkeeper-redis, which was not compiled in",
+    ))
 }
 
 /// An opened wire, whatever the deployment.

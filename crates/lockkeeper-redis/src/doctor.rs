@@ -45,7 +45,7 @@ pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
 }
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+    Finding::new(severity, what, consequence, remedy)
 }
 
 fn fine(what: String) -> Finding {
@@ -241,15 +241,9 @@ async fn try_everything(store: &Arc<Store>) -> Result<bool> {
     let id = ClaimId::random().map_err(broken)?;
     let key = Key::new(&format!("lockkeeper-doctor/{}", id.to_hex())).map_err(broken)?;
     let place = || -> Result<RedisPlace> {
-        let claim = Claim {
-            key: key.clone(),
-            id: ClaimId::random().map_err(broken)?,
-            ttl: Duration::from_secs(5),
-            weight: 1,
-            capacity: 1,
-            patient: true,
-            label: Arc::new(Label::of_this_process().with(None, Some("the doctor"))),
-        };
+        let claim = Claim::new(key.clone(), Duration::from_secs(5))
+            .unwrap()
+            .labelled(Arc::new(Label::of_this_process().with(None, Some("the doctor"))));
         Ok(RedisPlace::new(store.clone(), claim))
     };
     let (mut one, mut two) = (place()?, place()?);

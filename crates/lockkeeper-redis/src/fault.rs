@@ -13,7 +13,7 @@ pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
         Some(hint) => format!("{error}; {hint}"),
         None => error.to_string(),
     };
-    Fault { backend: NAME, doing, kind, message, source: Some(std::sync::Arc::new(error)) }
+    Fault::new(kind, NAME, doing, message).with_source(error)
 }
 
 const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";

@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
 pub use fenced::{FencedScript, RedisFences};
@@ -118,15 +118,10 @@ impl Backend for Redis {
     type Place = RedisPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: fault::NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Network,
-            lease: Lease::Claim,
-            ttl_min: Duration::from_millis(50),
-            ttl_max: Duration::from_hours(365 * 24),
-        }
+        Profile::new(fault::NAME, Reach::Network)
+            .fifo()
+            .weighted()
+            .ttl(Duration::from_millis(50), Duration::from_hours(365 * 24))
     }
 
     fn enter(&self, claim: Claim) -> RedisPlace {

@@ -38,7 +38,7 @@ impl Node for Redis {
         let mut live = self.0.commands().open(LOOKING).await?;
         let server = server(&mut live, || self.0.now()).await.map_err(|it| live.fault(LOOKING, it))?;
         let remembers = Some(server.uptime + (self.0.now() - server.seen_at));
-        Ok(Standing { identity: server.run, remembers })
+        Ok(Standing::new(server.run, remembers))
     }
 }
 

@@ -92,11 +92,7 @@ impl RedisPlace {
             return None;
         }
         let valid_for = self.asked_at.after(self.claim.ttl) - now;
-        (self.claim.ttl / 2 <= valid_for).then_some(Grant {
-            counter: word.counter,
-            valid_for,
-            wanted: word.wanted,
-        })
+        (self.claim.ttl / 2 <= valid_for).then_some(Grant::new(word.counter, valid_for).wanted(word.wanted))
     }
 
     /// Whoever left stands in line anew: an old `leave` that is still under way must not find it.
@@ -142,7 +138,7 @@ impl RedisPlace {
     }
 
     fn read(&mut self, answer: Value) -> Result<Turn> {
-        let held = |counter, wanted, ttl| Turn::Held(Grant { counter, valid_for: ttl, wanted });
+        let held = |counter, wanted, ttl| Turn::Held(Grant::new(counter, ttl).wanted(wanted));
         let turn = match answer {
             Value::Int(counter) if counter < 1 => return Err(RedisPlace::before_2020()),
             Value::Int(counter) => held(counter.unsigned_abs(), false, self.claim.ttl),
@@ -164,10 +160,7 @@ impl RedisPlace {
     fn wait(&self, until_expiry: Duration, ahead: u64) -> Turn {
         let behind = STAGGER.saturating_mul(u32::try_from(ahead.saturating_sub(1)).unwrap_or(u32::MAX));
         let recheck = until_expiry + AFTER_EXPIRY + behind;
-        Turn::Wait {
-            recheck: recheck.min(self.claim.ttl / 3).max(Duration::from_millis(1)),
-            ahead: Some(ahead),
-        }
+        Turn::wait(recheck.min(self.claim.ttl / 3).max(Duration::from_millis(1)), Some(ahead))
     }
 
     /// Let the replicas confirm what was granted, if that was asked for. What they do not confirm is given up.
@@ -224,7 +217,7 @@ impl Place for RedisPlace {
         }
         if let Some(quiet) = self.store.quiet_for(TAKING).await? {
             let recheck = quiet.min(self.claim.ttl / 3).max(Duration::from_millis(1));
-            return Ok(Turn::Wait { recheck, ahead: None });
+            return Ok(Turn::wait(recheck, None));
         }
         if self.seat.is_none() {
             self.seat = Some(self.store.board().sit(self.id));
@@ -252,7 +245,7 @@ impl Place for RedisPlace {
     async fn renew(&mut self) -> Result<Renewal> {
         let answer =
             self.store.renewals().renew(&self.main, self.tag, *self.id.as_bytes(), self.ttl_ms).await?;
-        Ok(answer.map_or(Renewal::Lost, |wanted| Renewal::Held { valid_for: self.claim.ttl, wanted }))
+        Ok(answer.map_or(Renewal::Lost, |wanted| Renewal::held(self.claim.ttl, wanted)))
     }
 
     async fn leave(&mut self) -> Result<()> {

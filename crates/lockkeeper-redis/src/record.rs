@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::claim::Label;
 use lockkeeper_core::inspect::Occupant;
-use lockkeeper_core::{Claim, Fence, Key};
+use lockkeeper_core::{Claim, Fence, Key, Load};
 
 /// Microseconds in a tick.
 const TICK_MICROS: u64 = 10;
@@ -36,8 +36,8 @@ pub(crate) fn claim(claim: &Claim, process: &str, ttl_ms: u64) -> Vec<u8> {
     let mut record = Vec::with_capacity(80 + name.len() + label.host.len());
     record.extend(claim.id.as_bytes());
     record.extend(process.as_bytes());
-    record.extend(claim.weight.to_be_bytes());
-    record.extend(claim.capacity.to_be_bytes());
+    record.extend(claim.load.weight.to_be_bytes());
+    record.extend(claim.load.capacity.to_be_bytes());
     record.extend(double(ttl_ms));
     record.extend(double(0));
     put(&mut record, Some(name));
@@ -78,21 +78,18 @@ pub(crate) fn read(record: &[u8], now: u64) -> Option<(Key, Occupant)> {
     };
     // A holder's counter is the tick at which it entered, or a little more if grants came thick and fast.
     let (counter, expiry) = (number(2)?, number(10)?);
-    let weight = u32::from_be_bytes(record.get(50..54)?.try_into().ok()?);
+    let quarter = |at: usize| Some(u32::from_be_bytes(record.get(at..at + 4)?.try_into().ok()?));
     let mut rest = record.get(74..)?;
     let key = Key::new(&text(&mut rest)??).ok()?;
     let host = text(&mut rest)??;
     let (pid, after) = rest.split_first_chunk::<4>()?;
     rest = after;
     let (owner, note) = (text(&mut rest)?, text(&mut rest)?);
-    let label = Label { host, pid: u32::from_be_bytes(*pid), owner, note };
-    let occupant = Occupant {
-        label,
-        since: Some(ticks(now.saturating_sub(counter))),
-        fence: (record.first() == Some(&b'H')).then(|| Fence::of_grant(counter)),
-        valid_for: ticks(expiry.saturating_sub(now)),
-        weight,
-    };
+    let label = Label::new(host, u32::from_be_bytes(*pid), owner, note);
+    let occupant = Occupant::new(label, ticks(expiry.saturating_sub(now)))
+        .since(Some(ticks(now.saturating_sub(counter))))
+        .fence((record.first() == Some(&b'H')).then(|| Fence::of_grant(counter)))
+        .load(Load::new(quarter(50)?, quarter(54)?));
     Some((key, occupant))
 }
 

@@ -154,8 +154,7 @@ async fn permits_are_counted_and_the_smallest_capacity_counts() {
     let (mut a, mut b, mut c) = (permit(3), permit(3), permit(3));
     held(&mut a).await;
     held(&mut b).await;
-    let mut small =
-        redis.enter(lockkeeper_core::Claim { patient: false, ..claim_of("sem", common::TTL, 1, 2) });
+    let mut small = redis.enter(claim_of("sem", common::TTL, 1, 2).impatient());
     waits(&mut small).await;
     held(&mut c).await;
     let mut d = permit(3);

@@ -41,14 +41,14 @@ impl<B: Node + Inspect> Redlock<B> {
             let since = group.iter().filter_map(|it| it.since).max();
             let fence = group.iter().filter_map(|it| it.fence).max();
             let first = group.into_iter().next()?;
-            Some(Occupant { since, fence, valid_for, ..first })
+            Some(first.since(since).fence(fence).valid_for(valid_for))
         };
         groups.into_iter().filter_map(agree).collect()
     }
 
     fn lock(&self, key: Key, seen: Vec<LockInfo>) -> Option<LockInfo> {
         let holders = self.agreed(seen.into_iter().flat_map(|it| it.holders).collect());
-        (!holders.is_empty()).then_some(LockInfo { key, holders, waiters: Vec::new() })
+        (!holders.is_empty()).then_some(LockInfo::new(key, holders, Vec::new()))
     }
 }
 
@@ -94,7 +94,10 @@ impl<B: Node + Inspect> Inspect for Redlock<B> {
         let said = gather(&self.0.clock, self.0.options.patience(), asked).await;
         for (at, said) in said.into_iter().enumerate() {
             let Say::Told(of_node) = said else { continue };
-            let named = |it: Finding| Finding { what: format!("node {}: {}", at + 1, it.what), ..it };
+            let named = |mut it: Finding| {
+                it.what = format!("node {}: {}", at + 1, it.what);
+                it
+            };
             findings.extend(of_node.into_iter().map(named));
         }
         Ok(findings)
@@ -107,8 +110,7 @@ impl<B: Node> Redlock<B> {
         let (nodes, majority) = (standings.len(), self.0.majority());
         let mut findings = Vec::new();
         let mut find = |severity, what: String, consequence: &str, remedy: &str| {
-            let (consequence, remedy) = (consequence.to_owned(), remedy.to_owned());
-            findings.push(Finding { severity, what, consequence, remedy });
+            findings.push(Finding::new(severity, what, consequence, remedy));
         };
         if let Some(what) = quorum::same_server(standings) {
             find(Severity::Danger, what, "no lock is given", "name every server once");

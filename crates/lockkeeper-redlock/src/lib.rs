@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Rooms};
+use lockkeeper_core::backend::{Backend, Lease, Profile};
 use lockkeeper_core::node::{Node, Standing};
 use lockkeeper_core::{Claim, ClaimId, Clock, Error, Result, Spawn};
 
@@ -185,8 +185,7 @@ fn profile<B: Backend>(nodes: &[B], options: &Options) -> Result<Profile> {
              allowed by the nodes or the restart guard"
         )));
     };
-    let (order, rooms, lease) = (Order::Barging, Rooms::MutexOnly, Lease::Claim);
-    Ok(Profile { name: NAME, order, rooms, reach, lease, ttl_min, ttl_max })
+    Ok(Profile::new(NAME, reach).ttl(ttl_min, ttl_max))
 }
 
 impl<B: Node> Backend for Redlock<B> {

@@ -83,7 +83,7 @@ impl<B: Node> RedlockPlace<B> {
         let (clock, spawner, trust) = (shared.clock.clone(), shared.spawner.clone(), shared.trust.clone());
         let cleaner = Cleaner { clock, spawner, trust, forgets_after };
         let seats = shared.nodes.iter().map(|_| Seat::Empty).collect();
-        let (id, claim) = (claim.id, Claim { patient: false, ..claim });
+        let (id, claim) = (claim.id, claim.impatient());
         RedlockPlace { shared, cleaner, claim, id, attempt: 0, asked: false, fence: None, failures: 0, seats }
     }
 
@@ -256,7 +256,7 @@ impl<B: Node> RedlockPlace<B> {
         if nodes - reasons.len() < majority {
             return Err(quorum::from_reasons(TAKING, majority, nodes, &reasons));
         }
-        Ok(Turn::Wait { recheck: self.pause(), ahead: None })
+        Ok(Turn::wait(self.pause(), None))
     }
 
     /// Give back what nodes may have given, and begin a new attempt. What cannot be confirmed now is repeated
@@ -315,7 +315,7 @@ impl<B: Node> RedlockPlace<B> {
     }
 
     fn check_room(&self) -> Result<()> {
-        if self.claim.weight == 1 && self.claim.capacity == 1 {
+        if self.claim.load.weight == 1 && self.claim.load.capacity == 1 {
             return Ok(());
         }
         Err(Fault::permanent(
@@ -352,7 +352,7 @@ impl<B: Node> Place for RedlockPlace<B> {
         match self.kept(spans.collect()) {
             Some(valid_for) if self.now() < started.after(valid_for) => {
                 (self.failures, self.fence) = (0, Some(counter));
-                Ok(Turn::Held(Grant { counter, valid_for, wanted: false }))
+                Ok(Turn::Held(Grant::new(counter, valid_for).wanted(false)))
             }
             _ => self.fail(&given, votes).await,
         }
@@ -391,7 +391,7 @@ impl<B: Node> Place for RedlockPlace<B> {
             // No node keeps a line, so nobody can tell whether others wait. To be fair, assume it.
             Some(valid_for) => {
                 self.retake(|at| said[at].told().is_some_and(lost));
-                Ok(Renewal::Held { valid_for, wanted: true })
+                Ok(Renewal::held(valid_for, true))
             }
             None if nodes - majority < count(&said, lost) => Ok(Renewal::Lost),
             None => Err(quorum::too_few(RENEWING, majority, &said)),

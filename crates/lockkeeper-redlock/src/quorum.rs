@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn wrong_passwords_on_a_majority_do_not_pass_by_themselves() {
-        let no = |kind| Say::<()>::Failed(Fault { kind, ..Fault::transient("x", "y", "no password") });
+        let no = |kind| Say::<()>::Failed(Fault::new(kind, "x", "y", "no password"));
         let (permanent, transient) = (FaultKind::Permanent, FaultKind::Transient);
         assert!(!too_few("z", 2, &[no(permanent), no(permanent), Say::Told(())]).is_transient());
         assert!(too_few("z", 2, &[no(permanent), no(transient), Say::Told(())]).is_transient());

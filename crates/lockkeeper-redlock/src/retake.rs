@@ -35,7 +35,7 @@ impl<B: Node> Retake<B> {
         let (raised, standing) = tokio::join!(place.raise(self.counter), self.node.standing());
         let confirmed = matches!(raised, Ok(Some(it)) if self.counter <= it);
         if confirmed && standing.as_ref().is_ok_and(|it| self.is_old(it)) {
-            return Ok(Renewal::Held { valid_for: grant.valid_for, wanted: false });
+            return Ok(Renewal::held(grant.valid_for, false));
         }
         place.leave().await?;
         Err(raised.err().or(standing.err()).unwrap_or_else(|| {

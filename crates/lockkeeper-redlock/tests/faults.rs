@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Cluster, Mode, Shaky, TTL, claim, held, must_wait, still_holds};
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
-use lockkeeper_core::{Claim, Locker, Memory};
+use lockkeeper_core::{Load, Locker, Memory};
 use lockkeeper_redlock::{Options, Redlock};
 
 const BAD: [Mode; 3] = [Mode::Down, Mode::Stuck, Mode::Mute];
@@ -332,7 +332,7 @@ fn answers_that_come_when_the_lease_is_over_are_no_grant() {
     let options = cluster.options().node_timeout(TTL / 5);
     let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
     cluster.run(async {
-        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
+        let mut place = redlock.enter(claim().ttl(TTL / 10));
         cluster.set(0..3, Mode::Mute);
         let late = async {
             cluster.clock.sleep(TTL / 8).await;
@@ -352,7 +352,7 @@ fn a_confirmation_that_comes_when_the_lease_is_over_is_no_grant() {
         node.before_raise(|it| it.set(Mode::Mute));
     }
     cluster.run(async {
-        let mut place = redlock.enter(Claim { ttl: TTL / 10, ..claim() });
+        let mut place = redlock.enter(claim().ttl(TTL / 10));
         let late = async {
             cluster.clock.sleep(TTL / 8).await;
             cluster.heal();
@@ -435,6 +435,6 @@ async fn two_lockers_count_exactly_with_a_node_down() {
 async fn a_weighted_claim_is_refused() {
     let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
     let redlock = Redlock::connect(nodes, Options::default()).await.unwrap();
-    let mut place = redlock.enter(Claim { capacity: 2, ..claim() });
+    let mut place = redlock.enter(claim().load(Load::new(1, 2)));
     assert!(!place.turn().await.unwrap_err().is_transient());
 }

@@ -14,7 +14,7 @@ fn refusal(nodes: usize) -> Option<String> {
     let nodes = (0..nodes).map(|_| Memory::default()).collect();
     match Redlock::lazy(nodes, Options::default()) {
         Ok(_) => None,
-        Err(Error::Invalid { what }) => Some(what),
+        Err(Error::Invalid { what, .. }) => Some(what),
         Err(error) => panic!("{error}"),
     }
 }

@@ -9,7 +9,7 @@ pub(crate) fn finding(
     consequence: &str,
     remedy: &str,
 ) -> Finding {
-    Finding { severity, what: what.into(), consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+    Finding::new(severity, what, consequence, remedy)
 }
 
 /// Who can read and change what we say to the server. `cipher` is what the server says about our connection.

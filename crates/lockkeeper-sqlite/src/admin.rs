@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant, Severity};
-use lockkeeper_core::{Fence, Key, Label, Moment, backend};
+use lockkeeper_core::{Fence, Key, Label, Load, Moment, backend};
 use rusqlite::{Connection, Row, params};
 
 use crate::connection::{Look, Verb};
@@ -36,7 +36,7 @@ impl Inspect for SqliteBackend {
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT key, seq, counter, expires, since, weight, host, pid, owner, note FROM lockkeeper_claim ",
+            "SELECT key, seq, counter, expires, since, weight, host, pid, owner, note, capacity FROM lockkeeper_claim ",
             $rest
         )
     };
@@ -52,14 +52,11 @@ struct Found {
 fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
     let (seq, counter): (i64, i64) = (row.get(1)?, row.get(2)?);
     let (expires, since): (i64, i64) = (row.get(3)?, row.get(4)?);
-    let label = Label { host: row.get(6)?, pid: row.get(7)?, owner: row.get(8)?, note: row.get(9)? };
-    let occupant = Occupant {
-        label,
-        since: Some(now - moment(since)),
-        fence: (counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
-        valid_for: moment(expires) - now,
-        weight: row.get(5)?,
-    };
+    let label = Label::new(row.get::<_, String>(6)?, row.get(7)?, row.get(8)?, row.get(9)?);
+    let occupant = Occupant::new(label, moment(expires) - now)
+        .since(Some(now - moment(since)))
+        .fence((counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
+        .load(Load::new(row.get(5)?, row.get(10)?));
     Ok(Found { key: row.get(0)?, seq, held: counter != 0, occupant })
 }
 
@@ -71,7 +68,7 @@ fn gather(found: impl Iterator<Item = rusqlite::Result<Found>>) -> Result<Vec<Lo
         if locks.last().is_none_or(|lock| lock.key.as_str() != it.key) {
             // A name that is no key was not written by us; nobody can lock it.
             let Ok(key) = Key::new(&it.key) else { continue };
-            locks.push(LockInfo { key, holders: Vec::new(), waiters: Vec::new() });
+            locks.push(LockInfo::new(key, Vec::new(), Vec::new()));
         }
         if let Some(lock) = locks.last_mut() {
             let side = if it.held { &mut lock.holders } else { &mut lock.waiters };
@@ -208,7 +205,7 @@ impl Verb for Examine {
 }
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+    Finding::new(severity, what, consequence, remedy)
 }
 
 fn fine(what: String, consequence: &str) -> Finding {

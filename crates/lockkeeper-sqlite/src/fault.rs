@@ -58,7 +58,7 @@ impl Trouble {
     pub(crate) fn fault(&self, doing: &'static str) -> Fault {
         let error = match self {
             Trouble::Refused { kind, message } => {
-                return Fault { kind: *kind, ..Fault::transient(NAME, doing, message.clone()) };
+                return Fault::new(*kind, NAME, doing, message.clone());
             }
             Trouble::Sql(error) => error,
         };
@@ -67,7 +67,7 @@ impl Trouble {
             "" => error.to_string(),
             advice => format!("{advice} ({error})"),
         };
-        Fault { kind, source: Some(error.clone()), ..Fault::transient(NAME, doing, message) }
+        Fault::new(kind, NAME, doing, message).with_source(error.clone())
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Place, Profile, Reach, Renewal, Result, Rooms, Turn};
+use lockkeeper_core::backend::{Backend, Place, Profile, Reach, Renewal, Result, Turn};
 use lockkeeper_core::{Claim, Clock, Error};
 use tokio::sync::oneshot;
 
@@ -96,11 +95,7 @@ impl SqliteBackend {
             Ok(wire) => Ok(SqliteBackend { wire, options }),
             Err(trouble) => {
                 let fault = trouble.fault("opening the file");
-                Err(Error::Unavailable {
-                    what: format!("the lock file {}", options.path().display()),
-                    transient: fault.is_transient(),
-                    source: Arc::new(fault),
-                })
+                Err(Error::faulted(format!("the lock file {}", options.path().display()), fault))
             }
         }
     }
@@ -119,15 +114,7 @@ impl Backend for SqliteBackend {
     type Place = SqlitePlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Host,
-            lease: Lease::Claim,
-            ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_hours(365 * 24),
-        }
+        Profile::new(NAME, Reach::Host).fifo().weighted()
     }
 
     fn enter(&self, claim: Claim) -> SqlitePlace {

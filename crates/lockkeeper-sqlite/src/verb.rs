@@ -37,18 +37,17 @@ impl Verb for AskTurn {
         let me = line.standings.iter().find(|it| it.id == self.claim.id && it.held);
         // With little time left, writing is better: it extends.
         Ok(me.filter(|it| self.claim.ttl / 2 <= it.expires - look.now).map(|me| {
-            Turn::Held(Grant {
-                counter: me.counter.unsigned_abs(),
-                valid_for: (me.expires - self.called).min(self.claim.ttl),
-                wanted: line.is_wanted(),
-            })
+            Turn::Held(
+                Grant::new(me.counter.unsigned_abs(), (me.expires - self.called).min(self.claim.ttl))
+                    .wanted(line.is_wanted()),
+            )
         }))
     }
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Turn> {
         let claim = &*self.claim;
-        if claim.capacity < claim.weight {
-            let (weight, capacity) = (claim.weight, claim.capacity);
+        if claim.load.capacity < claim.load.weight {
+            let (weight, capacity) = (claim.load.weight, claim.load.capacity);
             return Err(Trouble::permanent(format!(
                 "a claim of weight {weight} never fits into a room of capacity {capacity}; ask for less"
             )));
@@ -84,8 +83,8 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
         counter: 0,
         held: false,
         expires: tx.now.after(claim.ttl),
-        weight: claim.weight,
-        capacity: claim.capacity,
+        weight: claim.load.weight,
+        capacity: claim.load.capacity,
     });
     let mut entered = line.admit(Some(at));
     let held = entered.pop_if(|it| *it == at).is_some();
@@ -102,12 +101,12 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, line: &mut Line) -> Result<Turn> {
 fn answer(tx: &Tx<'_>, claim: &Claim, line: &Line, at: usize) -> Turn {
     let me = &line.standings[at];
     if !me.held {
-        return Turn::Wait {
-            recheck: (line.next_expiry(at) - tx.now).min(claim.ttl / 3).max(RECHECK_MIN),
-            ahead: u64::try_from(at).ok(),
-        };
+        return Turn::wait(
+            (line.next_expiry(at) - tx.now).min(claim.ttl / 3).max(RECHECK_MIN),
+            u64::try_from(at).ok(),
+        );
     }
-    Turn::Held(Grant { counter: me.counter.unsigned_abs(), valid_for: claim.ttl, wanted: line.is_wanted() })
+    Turn::Held(Grant::new(me.counter.unsigned_abs(), claim.ttl).wanted(line.is_wanted()))
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -127,7 +126,7 @@ impl Verb for AskRenew {
             return Ok(Renewal::Lost);
         };
         tx.extend(claim, me.seq)?;
-        Ok(Renewal::Held { valid_for: claim.ttl, wanted: line.is_wanted() })
+        Ok(Renewal::held(claim.ttl, line.is_wanted()))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::*;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Claim, Fence, Key, Label};
+use lockkeeper_core::{Fence, Key, Label, Load};
 use lockkeeper_sqlite::{Durability, SqliteBackend};
 
 fn key(name: &str) -> Key {
@@ -23,8 +23,7 @@ fn show_tells_who_holds_and_who_waits() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let label = Label::of_this_process().with(Some("payer"), Some("\u{1b}[31m'note"));
-        let (_holder, grant) =
-            hold(&backend, Claim { label: Arc::new(label.clone()), ..room("a", 2, 3) }).await;
+        let (_holder, grant) = hold(&backend, room("a", 2, 3).labelled(Arc::new(label.clone()))).await;
         let mut waiter = backend.enter(room("a", 3, 3));
         waits(waiter.turn().await.unwrap());
         // Another process sees the same.
@@ -32,11 +31,11 @@ fn show_tells_who_holds_and_who_waits() {
         let [holder] = &info.holders[..] else { panic!("{info:?}") };
         assert_eq!(holder.label, label);
         assert_eq!(holder.fence, Some(Fence::of_grant(grant.counter)));
-        assert_eq!(holder.weight, 2);
+        assert_eq!(holder.load, Load::new(2, 3));
         assert!(holder.since.unwrap() < PATIENCE);
         assert!(Duration::ZERO < holder.valid_for && holder.valid_for <= 10 * SECOND);
         let [waiter] = &info.waiters[..] else { panic!("{info:?}") };
-        assert_eq!((waiter.fence, waiter.weight), (None, 3));
+        assert_eq!((waiter.fence, waiter.load), (None, Load::new(3, 3)));
         assert_eq!(waiter.label, Label::of_this_process());
         assert_eq!(backend.show(&key("b")).await.unwrap(), None);
     });

@@ -111,7 +111,7 @@ fn renewing_extends_but_never_acquires() {
         waits(next.turn().await.unwrap());
         assert_eq!(next.renew().await.unwrap(), Renewal::Lost);
         let before = fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0");
-        let renewed = Renewal::Held { valid_for: 10 * SECOND, wanted: true };
+        let renewed = Renewal::held(10 * SECOND, true);
         assert_eq!(holder.renew().await.unwrap(), renewed);
         assert!(before < fixture.number("SELECT expires FROM lockkeeper_claim WHERE counter != 0"));
         holder.leave().await.unwrap();

@@ -104,8 +104,8 @@ impl History {
             at: self.clock.now(),
             key: claim.key.clone(),
             claim: claim.id,
-            weight: claim.weight,
-            capacity: claim.capacity,
+            weight: claim.load.weight,
+            capacity: claim.load.capacity,
             ttl: claim.ttl,
             what,
         });

@@ -56,13 +56,9 @@ impl ZooKeeper {
             let Some(record) = Record::read(&data) else { continue };
             // The write that let it in was the last to its node.
             let counter = u64::try_from(stat.mzxid).unwrap_or(0);
-            let occupant = Occupant {
-                label: record.label,
-                since: None,
-                fence: (at < inside).then(|| Fence::of_grant(counter)),
-                valid_for: self.session,
-                weight: record.load.weight,
-            };
+            let occupant = Occupant::new(record.label, self.session)
+                .fence((at < inside).then(|| Fence::of_grant(counter)))
+                .load(record.load);
             let side = if at < inside { &mut holders } else { &mut waiters };
             side.push(Found { path: path.clone(), occupant });
         }
@@ -74,7 +70,7 @@ impl ZooKeeper {
         let people = |it: Vec<Found>| it.into_iter().map(|it| it.occupant).collect::<Vec<_>>();
         let (holders, waiters) = (people(holders), people(waiters));
         let anybody = !(holders.is_empty() && waiters.is_empty());
-        Ok(anybody.then_some(LockInfo { key, holders, waiters }))
+        Ok(anybody.then_some(LockInfo::new(key, holders, waiters)))
     }
 
     /// The session of this process, after it has caught up with the leader.
@@ -111,7 +107,7 @@ impl Inspect for ZooKeeper {
         let mut broken = Vec::new();
         for holder in holders {
             match self.store.in_time(BREAKING, session.client.delete(&holder.path, None)).await? {
-                Ok(()) => broken.push(Occupant { valid_for: Duration::ZERO, ..holder.occupant }),
+                Ok(()) => broken.push(holder.occupant.valid_for(Duration::ZERO)),
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(fault::from_error(BREAKING, error)),
             }

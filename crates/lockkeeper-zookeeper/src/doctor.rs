@@ -14,7 +14,7 @@ const LATENCY_SLOW_MS: f64 = 100.0;
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
 fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding { severity, what, consequence: consequence.to_owned(), remedy: remedy.to_owned() }
+    Finding::new(severity, what, consequence, remedy)
 }
 
 pub(crate) async fn examine(store: &ZooKeeper) -> Vec<Finding> {

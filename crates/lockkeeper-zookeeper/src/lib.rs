@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
 pub use options::{Options, Secret, Tls};
@@ -107,16 +107,11 @@ impl Backend for ZooKeeper {
     type Place = ZooKeeperPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: fault::NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Network,
-            lease: Lease::Session,
-            // A shorter ttl is served with the session's, and the grant says so.
-            ttl_min: Duration::from_millis(100).min(self.session),
-            ttl_max: self.session,
-        }
+        Profile::new(fault::NAME, Reach::Network)
+            .fifo()
+            .weighted()
+            .by_session()
+            .ttl(Duration::from_millis(100).min(self.session), self.session)
     }
 
     fn enter(&self, claim: Claim) -> ZooKeeperPlace {

@@ -4,8 +4,7 @@
 //! line's first node and may wrap around after two thousand million; all that stand in a line at one time are
 //! far closer together than that.
 
-use lockkeeper_core::admission::Load;
-use lockkeeper_core::{Claim, ClaimId};
+use lockkeeper_core::{Claim, ClaimId, Load};
 
 /// One node of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub(crate) struct Stand {
 
 /// What the name of a claim's node begins with; the store adds the number.
 pub(crate) fn name_of(claim: &Claim) -> String {
-    format!("{}-{}-{}-", claim.id.to_hex(), claim.weight, claim.capacity)
+    format!("{}-{}-{}-", claim.id.to_hex(), claim.load.weight, claim.load.capacity)
 }
 
 impl Stand {
@@ -26,7 +25,7 @@ impl Stand {
     pub(crate) fn read(name: String) -> Option<Self> {
         let mut parts = name.splitn(4, '-');
         let id = ClaimId::from_hex(parts.next()?)?;
-        let load = Load { weight: parts.next()?.parse().ok()?, capacity: parts.next()?.parse().ok()? };
+        let load = Load::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let number = parts.next()?.parse().ok()?;
         Some(Stand { name, id, load, number })
     }
@@ -65,6 +64,6 @@ mod tests {
         let foreign = ["lock-0000000001", "", "zz-1-1-0000000001", "-----"].map(str::to_owned).to_vec();
         assert_eq!(in_order(foreign), []);
         let stand = Stand::read(format!("{}-2-3-0000000009", "a".repeat(32))).unwrap();
-        assert_eq!((stand.load, stand.number), (Load { weight: 2, capacity: 3 }, 9));
+        assert_eq!((stand.load, stand.number), (Load::new(2, 3), 9));
     }
 }

@@ -157,7 +157,7 @@ impl Options {
             if !cfg!(feature = "tls") {
                 let what = "this program was built without TLS; add the feature `tls` of the crate \
                             `lockkeeper-zookeeper`";
-                return Err(Error::Unsupported { backend: crate::fault::NAME, what: what.to_owned() });
+                return Err(Error::unsupported(crate::fault::NAME, what));
             }
         }
         Ok(self)

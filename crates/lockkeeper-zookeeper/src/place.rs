@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
-use lockkeeper_core::admission::{self, Load};
+use lockkeeper_core::admission;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::fence::COUNTER_MAX;
 use lockkeeper_core::record::{Record, segment_of};
+use lockkeeper_core::{Claim, Load};
 use zookeeper_client::{Acls, CreateMode, Error};
 
 use crate::fault::{self, NAME};
@@ -79,7 +79,7 @@ impl ZooKeeperPlace {
     /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
     /// a write to its node, after all before it have done so.
     fn is_alone(&self) -> bool {
-        self.claim.capacity == 1
+        self.claim.load.capacity == 1
     }
 
     fn path(&self, name: &str) -> String {
@@ -335,7 +335,7 @@ impl ZooKeeperPlace {
     fn waits(&self, ahead: usize) -> Turn {
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::Wait { recheck, ahead: u64::try_from(ahead).ok() }
+        Turn::wait(recheck, u64::try_from(ahead).ok())
     }
 }
 
@@ -345,8 +345,11 @@ const STEPS_MAX: u32 = 8;
 impl Place for ZooKeeperPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.store.clock.now();
-        if self.claim.capacity < self.claim.weight || self.claim.weight == 0 {
-            let text = format!("a weight of {} never fits into {}", self.claim.weight, self.claim.capacity);
+        if self.claim.load.capacity < self.claim.load.weight || self.claim.load.weight == 0 {
+            let text = format!(
+                "a weight of {} never fits into {}",
+                self.claim.load.weight, self.claim.load.capacity
+            );
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         for _ in 0..STEPS_MAX {
@@ -368,7 +371,7 @@ impl Place for ZooKeeperPlace {
                         ));
                     }
                     let counter = self.counter.unwrap_or(0);
-                    return Ok(Turn::Held(Grant { counter, valid_for, wanted: self.wanted }));
+                    return Ok(Turn::Held(Grant::new(counter, valid_for).wanted(self.wanted)));
                 }
             }
         }
@@ -429,7 +432,7 @@ impl Place for ZooKeeperPlace {
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no pulse was confirmed in time"));
         }
-        Ok(Renewal::Held { valid_for, wanted: self.wanted })
+        Ok(Renewal::held(valid_for, self.wanted))
     }
 
     async fn leave(&mut self) -> Result<()> {

@@ -123,7 +123,7 @@ macro_rules! stores {
                 let what = format!(
                     "this program was built without it; add the feature `{feature}` of the crate `lockkeeper`"
                 );
-                Err(Error::Unsupported { backend: feature, what })
+                Err(Error::unsupported(feature, what))
             }
         )*
     };

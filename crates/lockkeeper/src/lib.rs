@@ -31,7 +31,7 @@ pub mod redlock;
 pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::{
-    Attempt, Error, Fence, FencedError, Guard, Key, Label, LockRequest, Locker, LockerBuilder, Lost,
+    Attempt, Error, Fence, FencedError, Guard, Key, Label, Load, LockRequest, Locker, LockerBuilder, Lost,
     LostReason, Owner, Result, Stage, Timings,
 };
 pub use lockkeeper_core::{buckets, observe};

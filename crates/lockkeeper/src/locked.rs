@@ -84,7 +84,7 @@ pub fn tried(guard: Option<Guard>) -> Result<Guard> {
     guard.ok_or(TAKEN)
 }
 
-const TAKEN: Error = Error::TimedOut { stage: Stage::Remote, waited: Duration::ZERO, ahead: None };
+const TAKEN: Error = Error::timed_out(Stage::Remote, Duration::ZERO, None);
 
 /// Give the lock back after a body that could not be stopped, and tell whether it was held to the end.
 ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Grant, Place, Turn};
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
+use lockkeeper_core::{Claim, Clock, Key, Label, Load};
 
 /// No test waits longer than this for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -19,19 +19,14 @@ pub(crate) fn claim(name: &str) -> Claim {
 }
 
 pub(crate) fn claim_of(name: &str, ttl: Duration, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        key: Key::new(name).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl,
-        weight,
-        capacity,
-        patient: true,
-        label: Arc::new(Label::of_this_process().with(Some("owner"), Some("note"))),
-    }
+    Claim::new(Key::new(name).unwrap(), ttl)
+        .unwrap()
+        .load(Load::new(weight, capacity))
+        .labelled(Arc::new(Label::of_this_process().with(Some("owner"), Some("note"))))
 }
 
 pub(crate) fn impatient(name: &str) -> Claim {
-    Claim { patient: false, ..claim(name) }
+    claim(name).impatient()
 }
 
 /// Fail instead of hanging.
@@ -45,14 +40,14 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 pub(crate) async fn held(place: &mut impl Place) -> Grant {
     match place.turn().await.unwrap() {
         Turn::Held(grant) => grant,
-        Turn::Wait { recheck, ahead } => panic!("must wait: {recheck:?}, {ahead:?} ahead"),
+        Turn::Wait { recheck, ahead, .. } => panic!("must wait: {recheck:?}, {ahead:?} ahead"),
     }
 }
 
 pub(crate) async fn waits(place: &mut impl Place) -> (Duration, Option<u64>) {
     match place.turn().await.unwrap() {
         Turn::Held(grant) => panic!("holds already: {grant:?}"),
-        Turn::Wait { recheck, ahead } => (recheck, ahead),
+        Turn::Wait { recheck, ahead, .. } => (recheck, ahead),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Renewal, Result, Turn};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Memory, Moment, Spawn, Task};
+use lockkeeper_core::{Claim, Clock, Key, Memory, Moment, Spawn, Task};
 use lockkeeper_redlock::{Options, Redlock};
 use lockkeeper_testkit::pace;
 use tokio::sync::watch;
@@ -152,7 +152,7 @@ impl Node for Shaky {
     async fn standing(&self) -> Result<Standing> {
         self.carry(async |it| {
             let remembers = Some(self.0.clock.now() - it.born);
-            Ok(Standing { identity: self.0.name.as_str().into(), remembers })
+            Ok(Standing::new(self.0.name.as_str(), remembers))
         })
         .await
     }
@@ -187,7 +187,10 @@ impl Place for ShakyPlace {
         let claim = self.claim.clone();
         let serve = async |it: Remembered| {
             Ok(match it.store.enter(claim).turn().await? {
-                Turn::Held(grant) => Turn::Held(Grant { counter: grant.counter + it.base, ..grant }),
+                Turn::Held(mut grant) => {
+                    grant.counter += it.base;
+                    Turn::Held(grant)
+                }
                 wait @ Turn::Wait { .. } => wait,
             })
         };
@@ -288,15 +291,7 @@ impl Cluster {
 }
 
 pub(crate) fn claim() -> Claim {
-    Claim {
-        key: Key::new(KEY).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl: TTL,
-        weight: 1,
-        capacity: 1,
-        patient: true,
-        label: Arc::new(Label::of_this_process()),
-    }
+    Claim::new(Key::new(KEY).unwrap(), TTL).unwrap()
 }
 
 pub(crate) async fn held(place: &mut impl Place) -> Grant {

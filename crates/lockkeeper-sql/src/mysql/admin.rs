@@ -8,7 +8,7 @@ use mysql_async::Row;
 use super::fault::Trouble;
 use super::place::{NOW, bytes, text};
 use super::{Mysql, Store};
-use crate::lines::{Entry, gather};
+use crate::lines::{Entry, gather, load_of};
 use crate::name::{hash, span};
 
 /// Who holds and who waits, of the locks `l` that are meant.
@@ -16,10 +16,10 @@ fn select(meant: &str) -> String {
     // Without company in its lock's row, with company in the line; never in both.
     format!(
         "SELECT l.name, {NOW}, TRUE, l.seq, l.since, l.expires, l.weight, l.host, l.pid, l.owner, l.note, \
-         l.`lock` AS line, l.seq AS number FROM lockkeeper_lock AS l \
+         l.`lock` AS line, l.seq AS number, l.capacity FROM lockkeeper_lock AS l \
          WHERE l.id IS NOT NULL AND l.expires > {NOW} AND {meant} UNION ALL \
          SELECT l.name, {NOW}, c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note, \
-         l.`lock`, c.seq FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock` \
+         l.`lock`, c.seq, c.capacity FROM lockkeeper_claim AS c JOIN lockkeeper_lock AS l ON l.`lock` = c.`lock` \
          WHERE c.expires > {NOW} AND {meant} ORDER BY line, number"
     )
 }
@@ -63,20 +63,14 @@ fn entry(row: &Row) -> Option<Entry> {
     let number = |at: usize| row.get_opt::<i64, _>(at)?.ok();
     let optional = |at: usize| row.get_opt::<Option<String>, _>(at)?.ok();
     let (now, held, counter) = (number(1)?, number(2)? != 0, number(3)?);
+    let pid = u32::try_from(number(8)?).unwrap_or(0);
+    let label = Label::new(row.get_opt::<String, _>(7)?.ok()?, pid, optional(9)?, optional(10)?);
     Some(Entry {
         name: row.get_opt(0)?.ok()?,
         held,
-        occupant: Occupant {
-            label: Label {
-                host: row.get_opt(7)?.ok()?,
-                pid: u32::try_from(number(8)?).unwrap_or(0),
-                owner: optional(9)?,
-                note: optional(10)?,
-            },
-            since: Some(span(now - number(4)?)),
-            fence: (held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
-            valid_for: span(number(5)? - now),
-            weight: u32::try_from(number(6)?).unwrap_or(u32::MAX),
-        },
+        occupant: Occupant::new(label, span(number(5)? - now))
+            .since(Some(span(now - number(4)?)))
+            .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
+            .load(load_of(number(6)?, number(13).unwrap_or(i64::MAX))),
     })
 }

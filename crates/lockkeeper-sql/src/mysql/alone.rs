@@ -48,7 +48,7 @@ impl Store {
         lock: &NameHash,
         claim: &Claim,
     ) -> Result<Option<u64>> {
-        if claim.capacity < claim.weight {
+        if claim.load.capacity < claim.load.weight {
             return Ok(None);
         }
         let (label, id) = (&claim.label, Value::from(claim.id.as_bytes().as_slice()));
@@ -57,8 +57,8 @@ impl Store {
         let rest = [
             ttl.into(),
             ttl.into(),
-            claim.weight.into(),
-            claim.capacity.into(),
+            claim.load.weight.into(),
+            claim.load.capacity.into(),
             printable(&label.host).into(),
             label.pid.into(),
             optional(&label.owner),

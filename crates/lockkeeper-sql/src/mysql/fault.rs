@@ -90,7 +90,7 @@ impl Trouble {
                     other => other.to_string(),
                 };
                 let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
-                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
+                Fault::new(kind, NAME, doing, message).with_source(error)
             }
         }
     }

@@ -68,8 +68,8 @@ impl MysqlPlace {
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
             micros_up(claim.ttl),
-            claim.weight,
-            claim.capacity,
+            claim.load.weight,
+            claim.load.capacity,
             claim.patient,
             text(&printable(&label.host)),
             label.pid,
@@ -109,7 +109,7 @@ impl Place for MysqlPlace {
             && let Some(counter) = self.store.take_free(TAKING, &self.lock, &self.claim).await?
         {
             self.standing = Standing::Alone;
-            return Ok(Turn::Held(Grant { counter, valid_for: self.claim.ttl, wanted: false }));
+            return Ok(Turn::Held(Grant::new(counter, self.claim.ttl).wanted(false)));
         }
         let answer = links.numbers(TAKING, &self.turn_sql()).await?;
         let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
@@ -117,17 +117,10 @@ impl Place for MysqlPlace {
         };
         (self.waiting, self.knows_wanted) = (held == 0, wanted != 0);
         if held != 0 {
-            return Ok(Turn::Held(Grant {
-                counter: counter.unsigned_abs(),
-                valid_for: self.claim.ttl,
-                wanted: wanted != 0,
-            }));
+            return Ok(Turn::Held(Grant::new(counter.unsigned_abs(), self.claim.ttl).wanted(wanted != 0)));
         }
         self.pace.pause(links.clock.now(), ahead_waiting, self.claim.ttl / 3);
-        Ok(Turn::Wait {
-            recheck: span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN),
-            ahead: u64::try_from(ahead).ok(),
-        })
+        Ok(Turn::wait(span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN), u64::try_from(ahead).ok()))
     }
 
     async fn changed(&mut self) {
@@ -186,10 +179,7 @@ impl RenewAll for Store {
             .collect();
         let renewal = |due: &Due| {
             let found = kept.iter().find(|(id, _)| id == due.claim.id.as_bytes());
-            found.map_or(Renewal::Lost, |(_, wanted)| Renewal::Held {
-                valid_for: due.claim.ttl,
-                wanted: *wanted,
-            })
+            found.map_or(Renewal::Lost, |(_, wanted)| Renewal::held(due.claim.ttl, *wanted))
         };
         Ok(dues.iter().map(renewal).collect())
     }

@@ -10,10 +10,11 @@ use tokio_postgres::types::Type;
 
 use super::fault::Trouble;
 use super::{Postgres, Store};
-use crate::lines::{Entry, gather};
+use crate::lines::{Entry, gather, load_of};
 use crate::name::{hash, span};
 
-const COLUMNS: &str = "c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note";
+const COLUMNS: &str = "c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note, \
+                       c.capacity";
 
 impl Inspect for Postgres {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
@@ -73,20 +74,14 @@ fn entry(row: &Row) -> std::result::Result<Entry, tokio_postgres::Error> {
         (row.try_get(1)?, row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
     let (held, weight, pid): (bool, i64, i64) = (row.try_get(2)?, row.try_get(6)?, row.try_get(8)?);
     let since: Duration = span(now - since);
+    let pid = u32::try_from(pid).unwrap_or(0);
+    let label = Label::new(row.try_get::<_, String>(7)?, pid, row.try_get(9)?, row.try_get(10)?);
     Ok(Entry {
         name: row.try_get(0)?,
         held,
-        occupant: Occupant {
-            label: Label {
-                host: row.try_get(7)?,
-                pid: u32::try_from(pid).unwrap_or(0),
-                owner: row.try_get(9)?,
-                note: row.try_get(10)?,
-            },
-            since: Some(since),
-            fence: (held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())),
-            valid_for: span(expires - now),
-            weight: u32::try_from(weight).unwrap_or(u32::MAX),
-        },
+        occupant: Occupant::new(label, span(expires - now))
+            .since(Some(since))
+            .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
+            .load(load_of(weight, row.try_get(11)?)),
     })
 }

@@ -81,7 +81,7 @@ impl Trouble {
                     None => spelt_out(&error),
                 };
                 let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
-                Fault { kind, ..Fault::transient(NAME, doing, message) }.with_source(error)
+                Fault::new(kind, NAME, doing, message).with_source(error)
             }
         }
     }

@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Order, Profile, Reach, Rooms};
+use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, ClaimId, Error};
 use tokio::runtime::Handle;
 
@@ -123,15 +123,10 @@ impl Backend for Postgres {
     type Place = PostgresPlace;
 
     fn profile(&self) -> Profile {
-        Profile {
-            name: NAME,
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Network,
-            lease: Lease::Claim,
-            ttl_min: Duration::from_millis(50),
-            ttl_max: Duration::from_hours(365 * 24),
-        }
+        Profile::new(NAME, Reach::Network)
+            .fifo()
+            .weighted()
+            .ttl(Duration::from_millis(50), Duration::from_hours(365 * 24))
     }
 
     fn enter(&self, claim: Claim) -> PostgresPlace {

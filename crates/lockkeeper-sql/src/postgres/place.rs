@@ -55,8 +55,8 @@ impl PostgresPlace {
                     (&claim.id.as_bytes().as_slice(), Type::BYTEA),
                     (&claim.key.as_str(), Type::TEXT),
                     (&micros_up(claim.ttl), Type::INT8),
-                    (&i64::from(claim.weight), Type::INT8),
-                    (&i64::from(claim.capacity), Type::INT8),
+                    (&i64::from(claim.load.weight), Type::INT8),
+                    (&i64::from(claim.load.capacity), Type::INT8),
                     (&claim.patient, Type::BOOL),
                     (&printable(&label.host), Type::TEXT),
                     (&i64::from(label.pid), Type::INT8),
@@ -105,20 +105,13 @@ impl Place for PostgresPlace {
         };
         self.waiting = held == 0;
         if held != 0 {
-            return Ok(Turn::Held(Grant {
-                counter: counter.unsigned_abs(),
-                valid_for: self.claim.ttl,
-                wanted: wanted != 0,
-            }));
+            return Ok(Turn::Held(Grant::new(counter.unsigned_abs(), self.claim.ttl).wanted(wanted != 0)));
         }
         if self.claim.patient {
             wake::start(&self.store);
         }
         self.pace.pause(self.store.links.clock.now(), ahead_waiting, self.claim.ttl / 3);
-        Ok(Turn::Wait {
-            recheck: span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN),
-            ahead: u64::try_from(ahead).ok(),
-        })
+        Ok(Turn::wait(span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN), u64::try_from(ahead).ok()))
     }
 
     async fn changed(&mut self) {
@@ -186,7 +179,7 @@ impl RenewAll for Store {
         let answers = self.links.numbers("renewing the lock", &self.sql.renew, &params).await?;
         let renewals = dues.iter().zip(answers).map(|(due, answer)| match answer {
             0 => Renewal::Lost,
-            it => Renewal::Held { valid_for: due.claim.ttl, wanted: it == 2 },
+            it => Renewal::held(due.claim.ttl, it == 2),
         });
         Ok(renewals.collect())
     }

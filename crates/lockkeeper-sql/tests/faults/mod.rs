@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Claim, ClaimId, Clock, Guard, Key, Label, Locker};
+use lockkeeper_core::{Claim, Clock, Guard, Key, Locker};
 use lockkeeper_testkit::proxy::{Proxy, Rule};
 use lockkeeper_testkit::servers::{Daemon, KitError};
 use rustix::process::Signal;
@@ -359,15 +359,8 @@ pub(crate) async fn cleaned<S: Site>(site: &S) {
     }
     // Half of them alone, half with one who waits.
     for at in 0..30 {
-        let claim = Claim {
-            key: Key::new(&format!("dead/{}", at % 20)).unwrap(),
-            id: ClaimId::random().unwrap(),
-            ttl: Duration::from_millis(200),
-            weight: 1,
-            capacity: 1,
-            patient: true,
-            label: Arc::new(Label::of_this_process()),
-        };
+        let claim =
+            Claim::new(Key::new(&format!("dead/{}", at % 20)).unwrap(), Duration::from_millis(200)).unwrap();
         stores[0].enter(claim).turn().await.unwrap();
     }
     let guard = locker(stores[1].clone()).lock("living").await.unwrap();

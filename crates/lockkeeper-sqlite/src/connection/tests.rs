@@ -5,21 +5,17 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 
 use lockkeeper_core::backend::{Renewal, Turn};
-use lockkeeper_core::{Claim, ClaimId, Label};
+use lockkeeper_core::{Claim, Label, Load};
 
 use super::*;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 
 fn claim(key: &str) -> Arc<Claim> {
-    Arc::new(Claim {
-        key: Key::new(key).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl: Duration::from_mins(1),
-        weight: 1,
-        capacity: 1,
-        patient: true,
-        label: Arc::new(Label::of_this_process().with(None, Some(&"n".repeat(256)))),
-    })
+    Arc::new(
+        Claim::new(Key::new(key).unwrap(), Duration::from_mins(1))
+            .unwrap()
+            .labelled(Arc::new(Label::of_this_process().with(None, Some(&"n".repeat(256))))),
+    )
 }
 
 fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
@@ -75,7 +71,7 @@ fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
     let (wire, thread) = wire(file);
     let good = claim("good");
-    let bad = Arc::new(Claim { weight: 2, ..(*claim("bad")).clone() });
+    let bad = Arc::new((*claim("bad")).clone().load(Load::new(2, 1)));
     let mut cx = Context::from_waker(Waker::noop());
     let mut turns: Vec<_> = [&good, &bad].map(|it| Box::pin(wire.ask(ask_turn(it)))).into();
     for turn in &mut turns {

@@ -4,11 +4,10 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Grant, Place, Turn};
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
+use lockkeeper_core::{Claim, Clock, Key, Load};
 use lockkeeper_sqlite::{SqliteBackend, SqliteOptions, SqlitePlace};
 use tempfile::TempDir;
 
@@ -60,27 +59,19 @@ impl Fixture {
 }
 
 pub(crate) fn claim(key: &str) -> Claim {
-    Claim {
-        key: Key::new(key).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl: 10 * SECOND,
-        weight: 1,
-        capacity: 1,
-        patient: true,
-        label: Arc::new(Label::of_this_process()),
-    }
+    Claim::new(Key::new(key).unwrap(), 10 * SECOND).unwrap()
 }
 
 pub(crate) fn room(key: &str, weight: u32, capacity: u32) -> Claim {
-    Claim { weight, capacity, ..claim(key) }
+    claim(key).load(Load::new(weight, capacity))
 }
 
 pub(crate) fn short(key: &str, ttl: Duration) -> Claim {
-    Claim { ttl, ..claim(key) }
+    claim(key).ttl(ttl)
 }
 
 pub(crate) fn impatient(key: &str) -> Claim {
-    Claim { patient: false, ..claim(key) }
+    claim(key).impatient()
 }
 
 pub(crate) fn held(turn: Turn) -> Grant {
@@ -92,7 +83,7 @@ pub(crate) fn held(turn: Turn) -> Grant {
 
 pub(crate) fn waits(turn: Turn) -> u64 {
     match turn {
-        Turn::Wait { recheck, ahead } => {
+        Turn::Wait { recheck, ahead, .. } => {
             assert!(recheck > Duration::ZERO);
             ahead.expect("this store can count")
         }

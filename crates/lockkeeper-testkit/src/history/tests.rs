@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Moment};
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Load, Moment};
 
 use super::*;
 
@@ -62,15 +62,9 @@ fn claim(id: u8) -> Claim {
 }
 
 fn weighted(id: u8, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        key: Key::new("k").unwrap(),
-        id: ClaimId::from_bytes([id; 16]),
-        ttl: TTL,
-        weight,
-        capacity,
-        patient: true,
-        label: Arc::new(Label::default()),
-    }
+    Claim::known_as(ClaimId::from_bytes([id; 16]), Key::new("k").unwrap(), TTL)
+        .load(Load::new(weight, capacity))
+        .labelled(Arc::new(Label::default()))
 }
 
 fn rule(verdict: Result<(), Violation>) -> Option<Rule> {

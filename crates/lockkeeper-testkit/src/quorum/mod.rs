@@ -22,12 +22,11 @@ pub mod single;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Locker};
+use lockkeeper_core::{Claim, Clock, Key, Locker};
 
 pub use behind::Behind;
 
@@ -98,15 +97,7 @@ pub async fn soon<T>(what: &str, answer: impl Future<Output = T>) -> T {
 
 /// A patient claim to a mutex.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
-    Claim {
-        key: Key::new(name).unwrap(),
-        id: ClaimId::random().unwrap(),
-        ttl,
-        weight: 1,
-        capacity: 1,
-        patient: true,
-        label: Arc::new(Label::of_this_process()),
-    }
+    Claim::new(Key::new(name).unwrap(), ttl).unwrap()
 }
 
 /// Ask, and wait as long as need be, until the place holds.

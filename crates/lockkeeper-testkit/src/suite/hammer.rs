@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Backend, Order, Place, Turn};
 use tokio::task::JoinSet;
 
@@ -48,7 +47,8 @@ async fn hammer<H: Harness>(trial: &Trial<H>, room: impl Fn(&mut Chance) -> (u32
         for _ in 0..ROUNDS {
             let (weight, capacity) = room(&mut chance);
             let patient = !chance.per_mille(150);
-            let claim = Claim { patient, ..trial.weighing(weight, capacity)? };
+            let mut claim = trial.weighing(weight, capacity)?;
+            claim.patient = patient;
             contenders.push((trial.contender_with(backend, claim), chance.fork()));
         }
         let clock = trial.clock.clone();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Backend, Lease, Turn};
 
 use super::harness::Harness;
@@ -102,13 +101,13 @@ pub async fn each_claim_lives_by_its_own_ttl<H: Harness>(trial: &Trial<H>) -> Ve
         return Ok(outcome);
     }
     let ttl = (trial.ttl * 4).min(here.profile().ttl_max);
-    let mut long = trial.contender_with(&here, Claim { ttl, ..trial.claim()? });
+    let mut long = trial.contender_with(&here, trial.claim()?.ttl(ttl));
     let mut short = trial.contender(&there)?;
     long.takes().await?;
     short.must_wait_until(long.safe_until(), "the holder's ttl is longer than the waiter's").await?;
     long.leaves().await?;
     short.takes().await?;
-    let mut heir = trial.contender_with(&here, Claim { ttl, ..trial.claim()? });
+    let mut heir = trial.contender_with(&here, trial.claim()?.ttl(ttl));
     heir.must_wait_until(short.safe_until(), "the holder's own ttl is not over").await?;
     heir.takes().await?;
     heir.leaves().await?;

@@ -1,7 +1,7 @@
 //! Names: any name that is a key works on every store, and no two of them are one lock.
 
+use lockkeeper_core::Key;
 use lockkeeper_core::key::KEY_BYTES_MAX;
-use lockkeeper_core::{Claim, Key};
 
 use lockkeeper_core::backend::Backend;
 
@@ -132,14 +132,14 @@ pub async fn odd_names_work_and_never_alias<H: Harness>(trial: &Trial<H>) -> Ver
     let ttl = (trial.ttl * 20).min(here.profile().ttl_max);
     for key in odd_keys()? {
         // Names are used as they are, so another run against the same store may have left something.
-        let claim = Claim { key: key.clone(), ttl, ..trial.claim()? };
+        let claim = trial.claim()?.of(key.clone()).ttl(ttl);
         let mut passer = trial.contender_with(&here, claim);
         passer.takes().await.map_err(|it| named(&key, it))?;
         passer.leaves().await.map_err(|it| named(&key, it))?;
     }
     let mut holders = Vec::new();
     for key in odd_keys()? {
-        let claim = Claim { key: key.clone(), ttl, ..trial.claim()? };
+        let claim = trial.claim()?.of(key.clone()).ttl(ttl);
         let mut holder = trial.contender_with(&here, claim);
         let free = "only locks of other names are held";
         holder.takes_at_once(free).await.map_err(|it| named(&key, it))?;
@@ -147,7 +147,7 @@ pub async fn odd_names_work_and_never_alias<H: Harness>(trial: &Trial<H>) -> Ver
     }
     for holder in &mut holders {
         let key = holder.claim.key.clone();
-        let claim = Claim { key: key.clone(), ttl, ..trial.impatient()? };
+        let claim = trial.impatient()?.of(key.clone()).ttl(ttl);
         let mut other = trial.contender_with(&there, claim);
         other.must_wait(holder.safe_until(), "it is held").await.map_err(|it| named(&key, it))?;
         holder.must_still_hold("only others were asked for").await.map_err(|it| named(&key, it))?;

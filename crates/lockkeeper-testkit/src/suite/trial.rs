@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Lease, Order, Profile, Rooms};
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label, Load};
 
 use super::contender::Contender;
 use super::harness::Harness;
@@ -126,15 +126,8 @@ impl<H: Harness> Trial<H> {
     /// If the system has no randomness to give.
     pub fn claim(&self) -> Result<Claim, Failure> {
         let id = ClaimId::random().map_err(Failure::broken)?;
-        Ok(Claim {
-            key: self.key.clone(),
-            id,
-            ttl: self.ttl,
-            weight: 1,
-            capacity: 1,
-            patient: true,
-            label: Arc::new(Label::of_this_process().with(Some(&id.to_hex()), None)),
-        })
+        Ok(Claim::known_as(id, self.key.clone(), self.ttl)
+            .labelled(Arc::new(Label::of_this_process().with(Some(&id.to_hex()), None))))
     }
 
     /// A claim of `weight` in a room of `capacity`.
@@ -142,7 +135,7 @@ impl<H: Harness> Trial<H> {
     /// # Errors
     /// As [`Trial::claim`].
     pub fn weighing(&self, weight: u32, capacity: u32) -> Result<Claim, Failure> {
-        Ok(Claim { weight, capacity, ..self.claim()? })
+        Ok(self.claim()?.load(Load::new(weight, capacity)))
     }
 
     /// A claim that does not wait.
@@ -150,7 +143,7 @@ impl<H: Harness> Trial<H> {
     /// # Errors
     /// As [`Trial::claim`].
     pub fn impatient(&self) -> Result<Claim, Failure> {
-        Ok(Claim { patient: false, ..self.claim()? })
+        Ok(self.claim()?.impatient())
     }
 
     /// Somebody with an ordinary claim to the case's lock.

@@ -1,6 +1,5 @@
 //! Lines 2 and 6: every verb may be repeated, and leaving is legal in every state.
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Place, Turn};
 
 use super::harness::Harness;
@@ -149,7 +148,7 @@ pub async fn what_is_answered_at_once_is_the_same_answer<H: Harness>(trial: &Tri
         let (at_once, granted) = (at_once.counter, granted.counter);
         return Err(Failure::broken(format!("{at_once} when asked at once, {granted} when asked again")));
     }
-    let mut other = trial.contender_with(&here, Claim { patient: false, ..trial.claim()? });
+    let mut other = trial.contender_with(&here, trial.claim()?.impatient());
     if matches!(other.place().turn_at_once(trial.clock.now()), Some(Turn::Held(_)))
         && trial.clock.now() < holder.safe_until()
     {

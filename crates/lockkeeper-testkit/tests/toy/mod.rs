@@ -5,11 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::backend::{
-    Backend, Fault, Grant, Lease, Order, Place, Profile, Reach, Renewal, Result, Rooms, Turn,
-};
+use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Moment};
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Load, Moment};
 use tokio::sync::Notify;
 
 mod flaw;
@@ -87,15 +85,9 @@ impl Backend for Toy {
 
     fn profile(&self) -> Profile {
         let sessions = self.is(Flaw::NoneWithSessions) || self.is(Flaw::GrantTooOptimisticWithSessions);
-        Profile {
-            name: "toy",
-            order: Order::Fifo,
-            rooms: Rooms::Weighted,
-            reach: Reach::Process,
-            lease: if sessions { Lease::Session } else { Lease::Claim },
-            ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_hours(1),
-        }
+        let profile = Profile::new("toy", Reach::Process).fifo().weighted();
+        let profile = profile.ttl(Duration::from_millis(1), Duration::from_hours(1));
+        if sessions { profile.by_session() } else { profile }
     }
 
     fn enter(&self, claim: Claim) -> ToyPlace {
@@ -137,7 +129,8 @@ impl ToyPlace {
     }
 
     fn seat(&self, now: Moment) -> Seat {
-        let (weight, capacity, expires_at) = (self.claim.weight, self.claim.capacity, self.expires_at(now));
+        let (weight, capacity, expires_at) =
+            (self.claim.load.weight, self.claim.load.capacity, self.expires_at(now));
         Seat { id: self.id(), weight, capacity, asked_at: now, expires_at, counter: 0, asks: 0 }
     }
 
@@ -170,14 +163,14 @@ impl ToyPlace {
         let holders = row.held.iter().map(|it| it.capacity).min().unwrap_or(u32::MAX);
         let capacity = match self.toy.flaw {
             Flaw::NewcomersCapacityIgnored if !row.held.is_empty() => holders,
-            Flaw::HoldersCapacityIgnored => self.claim.capacity,
-            _ => holders.min(self.claim.capacity),
+            Flaw::HoldersCapacityIgnored => self.claim.load.capacity,
+            _ => holders.min(self.claim.load.capacity),
         };
         if self.toy.is(Flaw::WeightIgnored) {
             return row.held.len() < capacity as usize;
         }
         let in_use: u64 = row.held.iter().map(|it| u64::from(it.weight)).sum();
-        in_use + u64::from(self.claim.weight) <= u64::from(capacity)
+        in_use + u64::from(self.claim.load.weight) <= u64::from(capacity)
     }
 
     fn grant(&self, row: &mut Row, now: Moment) -> Turn {
@@ -193,7 +186,7 @@ impl ToyPlace {
         let optimistic =
             self.toy.is(Flaw::GrantTooOptimistic) || self.toy.is(Flaw::GrantTooOptimisticWithSessions);
         let valid_for = if optimistic { self.claim.ttl * 2 } else { self.claim.ttl };
-        Turn::Held(Grant { counter, valid_for, wanted: self.wanted(row) })
+        Turn::Held(Grant::new(counter, valid_for).wanted(self.wanted(row)))
     }
 
     fn wanted(&self, row: &Row) -> bool {
@@ -220,7 +213,7 @@ impl ToyPlace {
         let heads = place.unwrap_or(row.line.len()) == 0;
         let passes = toy.is(Flaw::LineBarges)
             || (toy.is(Flaw::ImpatientOvertakes) && !self.claim.patient)
-            || (toy.is(Flaw::LightOvertakes) && self.claim.weight == 1);
+            || (toy.is(Flaw::LightOvertakes) && self.claim.load.weight == 1);
         let insists = toy.is(Flaw::PersistenceWins) && place.is_some_and(|it| 1 <= row.line[it].asks);
         if ((heads || passes) && self.fits(row)) || insists {
             return self.grant(row, now);
@@ -236,12 +229,12 @@ impl ToyPlace {
             _ => {}
         }
         let late = toy.is(Flaw::RecheckTooLate);
-        Turn::Wait { recheck: if late { self.claim.ttl * 2 } else { self.claim.ttl / 4 }, ahead: None }
+        Turn::wait(if late { self.claim.ttl * 2 } else { self.claim.ttl / 4 }, None)
     }
 
     fn renew_in(&self, row: &mut Row, now: Moment) -> Renewal {
         let toy = &self.toy;
-        let held = Renewal::Held { valid_for: self.claim.ttl, wanted: self.wanted(row) };
+        let held = Renewal::held(self.claim.ttl, self.wanted(row));
         if toy.is(Flaw::RenewalAlwaysConfirmed) {
             return held;
         }
@@ -290,7 +283,7 @@ impl ToyPlace {
 impl Place for ToyPlace {
     async fn turn(&mut self) -> Result<Turn> {
         if self.toy.is(Flaw::WakeUpNeeded) && !self.woken {
-            return Ok(Turn::Wait { recheck: self.claim.ttl / 4, ahead: None });
+            return Ok(Turn::wait(self.claim.ttl / 4, None));
         }
         (self.asked, self.left) = (true, false);
         let turn = self.with_row(|row, now| self.turn_in(row, now));
@@ -323,8 +316,7 @@ impl Place for ToyPlace {
 
     fn turn_at_once(&mut self, _now: Moment) -> Option<Turn> {
         if self.toy.is(Flaw::AnswersAtOnceLie) {
-            let (counter, valid_for, wanted) = (1, self.claim.ttl, false);
-            return Some(Turn::Held(Grant { counter, valid_for, wanted }));
+            return Some(Turn::Held(Grant::new(1, self.claim.ttl)));
         }
         Some(self.with_row(|row, now| self.turn_in(row, now)))
     }
@@ -360,7 +352,7 @@ impl Inspect for Toy {
         };
         let (holders, waiters): (Vec<_>, Vec<_>) = (seen(&row.held), seen(&row.line));
         let anybody = !(holders.is_empty() && waiters.is_empty());
-        Ok(anybody.then(|| LockInfo { key: key.clone(), holders, waiters }))
+        Ok(anybody.then(|| LockInfo::new(key.clone(), holders, waiters)))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
@@ -382,6 +374,6 @@ impl Inspect for Toy {
 }
 
 fn occupant(seat: &Seat, now: Moment) -> Occupant {
-    let (label, since, fence) = (lockkeeper_core::Label::default(), None, None);
-    Occupant { label, since, fence, valid_for: seat.expires_at - now, weight: seat.weight }
+    let load = Load::new(seat.weight, seat.capacity);
+    Occupant::new(lockkeeper_core::Label::default(), seat.expires_at - now).load(load)
 }
