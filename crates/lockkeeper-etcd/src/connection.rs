@@ -29,6 +29,8 @@ use crate::wire::Answer;
 
 /// How many runtimes of the application get channels of their own.
 const RUNTIMES_MAX: usize = 8;
+/// The pause before a cluster that has no leader is asked again.
+const SETTLING: Duration = Duration::from_millis(50);
 
 /// The channels to all endpoints.
 pub(crate) struct Connection {
@@ -288,6 +290,11 @@ impl Connection {
                 let sent = if fault::is_refusal(&status) { sent - 1 } else { sent };
                 return Err(Failed { status, sent });
             }
+            if fault::is_settling(&status) && self.clock.now() < until {
+                // They elect a leader. That is over soon, and an error now would only be asked about again.
+                self.clock.sleep(SETTLING).await;
+                left += 1;
+            }
             failed = status;
         }
     }
@@ -338,11 +345,7 @@ impl Connection {
     }
 
     /// The answer, unless it is that of another cluster's node.
-    async fn judged<A: Answer>(
-        &self,
-        way: Way,
-        answer: Result<Response<A>, Status>,
-    ) -> Result<A, Status> {
+    async fn judged<A: Answer>(&self, way: Way, answer: Result<Response<A>, Status>) -> Result<A, Status> {
         let at = way.at % self.nodes();
         match answer {
             Ok(answer) => {

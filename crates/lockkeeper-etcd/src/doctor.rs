@@ -14,7 +14,8 @@ use crate::store::Store;
 use crate::wire::cluster_client::ClusterClient;
 use crate::wire::maintenance_client::MaintenanceClient;
 use crate::wire::{
-    Answer as _, AlarmRequest, AlarmType, MemberListRequest, StatusRequest, StatusResponse, TxnRequest, delete,
+    AlarmRequest, AlarmType, Answer as _, MemberListRequest, StatusRequest, StatusResponse, TxnRequest,
+    delete,
 };
 
 const LOOKING: &str = "examining the cluster";
@@ -149,11 +150,13 @@ async fn about_members(connection: &Connection) -> Result<Option<Finding>> {
     let members = connection.call(MemberListRequest {}, call).await;
     let members = members.map_err(|it| fault::from_status(LOOKING, &it))?.members.len();
     Ok(match members {
-        1 => Some(Finding::warning("the cluster has one member".to_owned(),
+        1 => Some(Finding::warning(
+            "the cluster has one member".to_owned(),
             "while it is down no lock can be taken, and what is held is lost after its ttl",
             "run three or five",
         )),
-        it if it % 2 == 0 => Some(Finding::warning(format!("the cluster has {it} members"),
+        it if it % 2 == 0 => Some(Finding::warning(
+            format!("the cluster has {it} members"),
             "an even number survives no more failures than one less",
             "run three or five",
         )),
@@ -166,11 +169,13 @@ async fn about_alarms(connection: &Connection) -> Result<Vec<Finding>> {
     let alarms = connection.call(AlarmRequest::default(), call).await;
     let alarms = alarms.map_err(|it| fault::from_status(LOOKING, &it))?.alarms;
     let alarm = |it: crate::wire::AlarmMember| match it.alarm() {
-        AlarmType::Nospace => Some(Finding::danger("the alarm NOSPACE is raised".to_owned(),
+        AlarmType::Nospace => Some(Finding::danger(
+            "the alarm NOSPACE is raised".to_owned(),
             "no lock can be taken",
             "compact, defragment, raise --quota-backend-bytes, then disarm the alarm",
         )),
-        AlarmType::Corrupt => Some(Finding::danger("the alarm CORRUPT is raised".to_owned(),
+        AlarmType::Corrupt => Some(Finding::danger(
+            "the alarm CORRUPT is raised".to_owned(),
             "the members disagree: a lock can be given twice",
             "replace the corrupt member",
         )),

@@ -41,6 +41,11 @@ pub(crate) fn is_refusal(status: &Status) -> bool {
     no || is_lease_gone(status)
 }
 
+/// A node that serves says that the cluster does not, at present: there is no leader, or it has changed.
+pub(crate) fn is_settling(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.message().starts_with("etcdserver: ")
+}
+
 /// The lease that a write named does not exist any more.
 pub(crate) fn is_lease_gone(status: &Status) -> bool {
     status.code() == Code::NotFound && status.message().contains("lease not found")

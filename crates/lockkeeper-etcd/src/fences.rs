@@ -28,9 +28,9 @@ const RAISING: &str = "making sure of the fences";
 const TICKS_FROM: Duration = Duration::from_secs(1_577_836_800);
 /// The largest fence that fits into a signed column of a database; a clock that is far ahead must not go beyond it.
 const TICKS_MAX: u64 = (1 << 47) - (1 << 40);
-/// A base that is behind by less than a second is not raised: no store is restored that fast, and thousands of short
-/// processes need not write it each.
-const BEHIND_MAX: u64 = 100_000;
+/// A base that is behind by less than 50 ms is not raised: no server starts that fast, and of many processes that start
+/// together one is enough.
+const BEHIND_MAX: u64 = 5_000;
 
 /// What every grant is judged by: taken before its request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +124,11 @@ impl Fences {
         let _alone = self.raising.lock().await;
         let fault = |it: tonic::Status| fault::from_status(RAISING, &it);
         for _ in 0..16 {
-            let dials = connection.dials();
-            if self.sure_at.load(Ordering::Acquire) == dials + 1 {
+            let before = connection.dials();
+            if self.sure_at.load(Ordering::Acquire) == before + 1 {
                 return Ok(());
             }
-            let known = self.seen_guard().take().filter(|it| it.dials == dials);
+            let known = self.seen_guard().take().filter(|it| it.dials == before);
             let Some(known) = known else {
                 let look = TxnRequest { success: vec![range(self.look())], ..TxnRequest::default() };
                 let answer = connection.txn(look).await.map_err(fault)?;
@@ -139,8 +139,8 @@ impl Fences {
                 continue;
             };
             let Some(base) = self.wanted(&known, ticks()) else {
-                self.sure_at.store(dials + 1, Ordering::Release);
-                continue;
+                self.sure_at.store(before + 1, Ordering::Release);
+                return Ok(());
             };
             let raise = TxnRequest {
                 compare: vec![written_at(&self.key, known.written_at)],
@@ -155,6 +155,10 @@ impl Fences {
                 _ => Seen { written_at: revision, base, revision, dials },
             };
             *self.seen_guard() = Some(now);
+            if answer.succeeded && dials == before {
+                self.sure_at.store(dials + 1, Ordering::Release);
+                return Ok(());
+            }
         }
         Err(Fault::transient(NAME, RAISING, "connections end, or others raise them, again and again"))
     }
@@ -203,7 +207,7 @@ mod tests {
     fn a_fresh_store_begins_at_the_clock_and_a_restored_one_beyond_what_was_seen() {
         let fences = Fences::new("p");
         assert_eq!(fences.wanted(&at(0, 0, 5), 1_000_000), Some(999_995));
-        assert_eq!(fences.wanted(&at(5, 999_995, 9), 1_000_050), None, "a second has not passed");
+        assert_eq!(fences.wanted(&at(5, 999_995, 9), 1_000_050), None, "it was raised just now");
         assert_eq!(fences.wanted(&at(5, 999_995, 9), 1_200_004), Some(1_199_995));
         fences.high.store(3_000_000, Ordering::Release);
         assert_eq!(fences.wanted(&at(5, 999_995, 5), 1_200_000), Some(2_999_995), "the clock went back");

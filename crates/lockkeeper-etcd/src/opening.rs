@@ -94,7 +94,8 @@ impl Connection {
         for at in 0..self.nodes() {
             let (tell, request) = (tell.clone(), self.request(MemberListRequest {}, false));
             let entered = self.driver.enter();
-            let channel = channel::channel(&self.options.endpoints[at], &self.options, &channel::Dials::default());
+            let channel =
+                channel::channel(&self.options.endpoints[at], &self.options, &channel::Dials::default());
             drop(entered);
             let Ok(channel) = channel else { continue };
             let (clock, timeout) = (self.clock.clone(), self.options.timeout);

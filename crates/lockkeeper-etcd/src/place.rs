@@ -142,11 +142,7 @@ impl EtcdPlace {
                 compare.push(nobody_in(&self.line));
             }
             // The newest before our key is there is our predecessor.
-            vec![
-                range(line.clone()),
-                put(&self.key, value, lease.id),
-                range(self.store.fences.look()),
-            ]
+            vec![range(line.clone()), put(&self.key, value, lease.id), range(self.store.fences.look())]
         } else {
             vec![put(&self.key, value, lease.id), range(line.clone())]
         };
@@ -315,7 +311,9 @@ impl EtcdPlace {
             }
             let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter(floor) };
             match self.look_again(own, proof, patience, TAKING).await? {
-                Some(look) if self.counter.is_some() || !look.blockers.is_empty() => return Ok((lease, look)),
+                Some(look) if self.counter.is_some() || !look.blockers.is_empty() => {
+                    return Ok((lease, look));
+                }
                 Some(look) => {
                     if self.enter(own, look.counter) {
                         return Ok((lease, look));

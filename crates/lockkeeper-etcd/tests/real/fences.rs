@@ -95,7 +95,7 @@ async fn the_operator_sees_the_fence_of_an_old_holder_too() {
     // Others come, and each makes sure that fences are not behind.
     let clock = lockkeeper_core::Clock::boot();
     for _ in 0..2 {
-        clock.sleep(Duration::from_millis(1100)).await;
+        clock.sleep(Duration::from_millis(100)).await;
         fence_of_another(&url).await;
     }
     let info = Inspect::show(&backend, &Key::new("job").unwrap()).await.unwrap().unwrap();

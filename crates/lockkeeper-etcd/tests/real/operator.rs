@@ -62,7 +62,8 @@ async fn the_doctor_names_what_endangers_locks() {
     // What there is to say of a version depends on the version; each is spoken of once.
     let status = server.post("/v3/maintenance/status", "{}").await.unwrap();
     let version = status.split("\"version\":\"").nth(1).and_then(|it| it.split('"').next()).unwrap();
-    let of_version: Vec<_> = findings.iter().filter(|it| it.what.contains(&format!("etcd {version}"))).collect();
+    let of_version: Vec<_> =
+        findings.iter().filter(|it| it.what.contains(&format!("etcd {version}"))).collect();
     let expected = if version.starts_with("3.4.") { Severity::Warning } else { Severity::Fine };
     assert_eq!(of_version.iter().map(|it| it.severity).collect::<Vec<_>>(), [expected], "{findings:?}");
     if version == "3.4.23" {

@@ -67,9 +67,8 @@ async fn a_stranger_alone_is_refused_by_name() {
     for node in &nodes(&servers)[1..] {
         node.resume().unwrap();
     }
-    let backend = eventually(PATIENCE, async || {
-        Etcd::connect(&url).await.map_err(|it| KitError::new(it.to_string()))
-    });
+    let backend =
+        eventually(PATIENCE, async || Etcd::connect(&url).await.map_err(|it| KitError::new(it.to_string())));
     let guard = locker(&backend.await.unwrap(), TTL).lock("job").await.unwrap();
     guard.release().await.unwrap();
 }

@@ -11,10 +11,8 @@ use crate::proxy::{Proxy, Rule};
 async fn forget(proxy: &Proxy) {
     let before = proxy.counters().dropped;
     proxy.set_both(Rule::Drop);
-    soon("something to swallow", async {
-        while proxy.wait_for(|it| before < it.dropped).await.is_err() {}
-    })
-    .await;
+    soon("something to swallow", async { while proxy.wait_for(|it| before < it.dropped).await.is_err() {} })
+        .await;
     proxy.set_both(Rule::Pass);
 }
 
