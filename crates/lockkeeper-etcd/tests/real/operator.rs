@@ -149,7 +149,8 @@ async fn users_need_their_password_and_stay_known_when_their_token_is_forgotten(
     }
     let backend = Etcd::connect(&with("root:canary@")).await.unwrap();
     assert!(!format!("{backend:?} {:?}", backend.options()).contains("canary"));
-    let locker = locker(&backend, TTL);
+    // Long enough to outlive the restart of the server.
+    let locker = locker(&backend, Duration::from_secs(30));
     let guard = locker.lock("job").await.unwrap();
     // Tokens live in the server's memory.
     server.restart().await.unwrap();
