@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Sub;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -156,6 +156,36 @@ impl Clock {
     /// Safe to drop at any time.
     pub fn sleep_until(&self, due: Moment) -> Sleep {
         Sleep { clock: self.clone(), due, timer: None, ticket: None }
+    }
+
+    /// The answer of `future`, or `None` if it has not come by `until`. The future is asked first, and can be
+    /// polled further if it did not answer.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use lockkeeper_core::Clock;
+    ///
+    /// let (clock, mut answer) = (Clock::boot(), Box::pin(std::future::pending::<u8>()));
+    /// let soon = clock.now().after(Duration::from_millis(5));
+    /// assert_eq!(clock.within(soon, &mut answer).await, None);
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// As safe as dropping `future`.
+    pub async fn within<F: Future + Unpin>(&self, until: Moment, mut future: F) -> Option<F::Output> {
+        // A timer costs more than a quick answer: make one only when the answer is not there.
+        let mut timer = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = Pin::new(&mut future).poll(cx) {
+                return Poll::Ready(Some(answer));
+            }
+            let timer = timer.get_or_insert_with(|| self.sleep_until(until));
+            Pin::new(timer).poll(cx).map(|()| None)
+        })
+        .await
     }
 
     /// Virtual clocks only: jump to the next timer and fire all that are due. `false` if none waits.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Fault;
 use crate::fence::Fence;
+use crate::spi::fault::Fault;
 
 /// The result of everything a user of the library calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -90,6 +90,16 @@ pub enum Error {
     /// The locker was shut down.
     #[error("the locker was shut down")]
     Closed,
+    /// The locker or guard was made in another process and inherited by `fork`. Its threads and connections did not come
+    /// along: open a locker of this process's own.
+    #[error(
+        "this locker was made in process {made_in} and came here by a fork; open a new one in this process"
+    )]
+    #[non_exhaustive]
+    Forked {
+        /// The process that made it.
+        made_in: u32,
+    },
 }
 
 impl Error {
@@ -127,7 +137,7 @@ impl Error {
         match self {
             Error::TimedOut { .. } | Error::Full { .. } | Error::Lost { .. } => true,
             Error::Unavailable { transient, .. } => *transient,
-            Error::Unsupported { .. } | Error::Invalid { .. } | Error::Closed => false,
+            Error::Unsupported { .. } | Error::Invalid { .. } | Error::Closed | Error::Forked { .. } => false,
         }
     }
 }
@@ -181,6 +191,11 @@ pub enum LostReason {
     MaxHold,
     /// The locker was shut down while it was held.
     Closed,
+    /// This process is a fork of the one that holds it.
+    Forked,
+    /// It was not lost: its guard was released. Only [`Guard::lost`](crate::Guard::lost) tells this, so that whoever
+    /// awaits a loss ends with the guard.
+    Released,
 }
 
 impl fmt::Display for LostReason {
@@ -190,6 +205,8 @@ impl fmt::Display for LostReason {
             LostReason::Taken => "the store no longer knows it as ours (expired, broken or removed)",
             LostReason::MaxHold => "it was held as long as `max_hold` allows",
             LostReason::Closed => "the locker was shut down",
+            LostReason::Forked => "it belongs to the process that this one was forked from",
+            LostReason::Released => "it was released",
         })
     }
 }

@@ -1,46 +1,40 @@
-//! The core of Lockkeeper: lockers, guards, the local queue, the keeper, and the trait that stores
-//! implement. It knows no network.
+//! The core of Lockkeeper: lockers, guards, the local queue, renewal, and the trait that stores implement. It
+//! knows no network.
 //!
-//! Users name the `lockkeeper` crate, which re-exports all of this. Authors of backends read
-//! [`backend`].
+//! Users name the `lockkeeper` crate, which re-exports what they need. Authors of backends read [`backend`]
+//! and [`kit`].
+//!
+//! ```text
+//!  api      what users touch        locker, request, guard, owner, buckets
+//!  engine   how a request walks     taking, holding, giving back
+//!  spi      what a store does       the contract and its types
+//!  kit      for authors of stores
+//!  memory   the store inside this process
+//! ```
 
-mod acquire;
-pub mod address;
-pub mod admission;
-pub mod backend;
-mod background;
-pub mod buckets;
-pub mod claim;
+mod api;
 pub mod clock;
 mod engine;
 pub mod error;
 pub mod fence;
-mod guard;
-pub mod inspect;
-mod keeper;
 pub mod key;
 pub mod kit;
-mod locker;
 pub mod memory;
-#[cfg(feature = "mutants")]
-pub mod mutant;
-pub mod node;
 pub mod observe;
 mod owner;
-mod queue;
-pub mod record;
-mod request;
-mod rounds;
-mod tenure;
+mod spi;
 
-pub use background::{Spawn, Task};
-pub use claim::{Claim, ClaimId, Label, Load};
+pub use api::buckets;
+pub use api::guard::{Guard, Lost, Timings};
+pub use api::locker::{Locker, LockerBuilder};
+pub use api::request::{Attempt, LockRequest};
 pub use clock::{Clock, Moment};
+pub use engine::background::{Spawn, Task};
 pub use error::{Error, LostReason, Result, Stage};
 pub use fence::{Fence, FencedError};
-pub use guard::{Guard, Lost, Timings};
 pub use key::Key;
-pub use locker::{Locker, LockerBuilder};
+pub use kit::{address, admission, record};
 pub use memory::Memory;
 pub use owner::Owner;
-pub use request::{Attempt, LockRequest};
+pub use spi::claim::{Claim, ClaimId, Label, Load};
+pub use spi::{backend, claim, inspect, node};

@@ -14,13 +14,13 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use crate::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
-use crate::claim::{Claim, ClaimId, Label, Load};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
-use crate::inspect::{Finding, Inspect, LockInfo, Occupant};
 use crate::key::Key;
-use crate::node::{Node, RaiseCounter, Standing};
+use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
+use crate::spi::claim::{Claim, ClaimId, Label, Load};
+use crate::spi::inspect::{Finding, Inspect, LockInfo, Occupant};
+use crate::spi::node::{Node, RaiseCounter, Standing};
 
 const SHARDS: usize = 16;
 /// How many unused rows a shard keeps.
@@ -339,6 +339,7 @@ impl MemoryPlace {
 
 impl Place for MemoryPlace {
     async fn turn(&mut self) -> Result<Turn> {
+        self.claim.check_load("memory")?;
         Ok(self.turn_now(self.memory.0.clock.now()))
     }
 
@@ -368,7 +369,8 @@ impl Place for MemoryPlace {
     }
 
     fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
-        Some(self.turn_now(now))
+        // What never fits is refused by `turn`, which can say why.
+        self.claim.load.can_fit().then(|| self.turn_now(now))
     }
 
     fn leave_at_once(&mut self) -> bool {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::backend::Fault;
 use crate::error::{LostReason, Stage};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::spi::fault::Fault;
 
 /// Something that happened to a lock of this process.
 #[derive(Clone, Debug)]

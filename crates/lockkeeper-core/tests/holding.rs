@@ -144,3 +144,34 @@ async fn shutdown_gives_everything_back_and_refuses_the_rest() {
     here.shutdown(HANG).await.unwrap();
     assert!(store.is_empty());
 }
+
+#[tokio::test]
+async fn awaiting_the_loss_ends_with_the_guard() {
+    // The second shares its store, so that its locks go the whole way.
+    let store = Memory::default();
+    for locker in [Locker::new(Memory::default()), Locker::new(store.clone())] {
+        let guard = locker.lock("k").await.unwrap();
+        let (by_release, by_drop) = (tokio::spawn(guard.lost()), guard.lost());
+        guard.release().await.unwrap();
+        assert_eq!(by_release.await.unwrap(), LostReason::Released);
+        assert_eq!(by_drop.await, LostReason::Released, "also when asked afterwards");
+    }
+}
+
+#[tokio::test]
+async fn the_loss_of_the_next_guard_is_not_told_to_the_one_before() {
+    let store = Memory::default();
+    let locker = Locker::new(store.clone());
+    let first = locker.lock("k").await.unwrap();
+    let (told, asked_later) = (tokio::spawn(first.lost()), first.lost());
+    let next = locker.lock("k");
+    let next = tokio::spawn(next);
+    tokio::task::yield_now().await;
+    drop(first);
+    let second = next.await.unwrap().unwrap();
+    assert_eq!(told.await.unwrap(), LostReason::Released);
+    let of_second = second.lost();
+    locker.shutdown(HANG).await.unwrap();
+    assert_eq!(of_second.await, LostReason::Closed);
+    assert_eq!(asked_later.await, LostReason::Released);
+}

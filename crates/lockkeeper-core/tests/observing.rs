@@ -102,3 +102,33 @@ async fn a_loss_is_heard_once() {
     assert_eq!(heard.iter().filter(|it| it.starts_with("lost")).count(), 1, "{heard:?}");
     assert!(heard.contains(&"lost Taken".to_owned()), "{heard:?}");
 }
+
+#[tokio::test]
+async fn every_observer_hears_everything() {
+    let (first, second) = (Heard::default(), Heard::default());
+    let locker = Locker::builder(Memory::default()).observer(first.clone()).observer(second.clone()).build();
+    locker.lock("k").await.unwrap().release().await.unwrap();
+    let heard = first.take();
+    assert!(!heard.is_empty());
+    assert_eq!(heard, second.take());
+}
+
+/// Panics at every event.
+#[derive(Debug)]
+struct Panicking;
+
+impl Observer for Panicking {
+    fn observe(&self, event: &Event<'_>) {
+        panic!("planted: {event:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_panics_hurts_neither_the_lock_nor_the_others() {
+    let heard = Heard::default();
+    let locker = Locker::builder(Memory::default()).observer(Panicking).observer(heard.clone()).build();
+    let guard = locker.lock("k").await.unwrap();
+    drop(guard);
+    assert_eq!(heard.take(), ["granted by Store", "released, handed on false"]);
+    assert!(locker.try_lock("k").await.unwrap().is_some(), "the drop gave it back");
+}

@@ -12,6 +12,7 @@ pub mod pace;
 pub mod process;
 pub mod proxy;
 pub mod quorum;
+pub mod runtime_drop;
 pub mod servers;
 pub mod sim;
 pub mod suite;

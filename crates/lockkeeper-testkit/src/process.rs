@@ -18,7 +18,7 @@ use lockkeeper_core::clock::Clock;
 use rustix::process::{Pid, Signal};
 
 pub use installed::find;
-pub(crate) use installed::{ids_of, missing};
+pub(crate) use installed::{chosen, ids_of, missing};
 pub use tree::is_alive;
 use tree::{descendants, signal_if_there};
 
@@ -84,6 +84,7 @@ pub struct Launch {
     user: Option<&'static str>,
     dir: PathBuf,
     log: PathBuf,
+    advice: Option<&'static str>,
     stop_signal: Signal,
     end_signal: Signal,
 }
@@ -112,6 +113,7 @@ impl Launch {
             user: None,
             dir: dir.to_owned(),
             log: dir.join(format!("{name}.log")),
+            advice: None,
             stop_signal: Signal::TERM,
             end_signal: Signal::KILL,
         }
@@ -158,6 +160,14 @@ impl Launch {
     #[must_use]
     pub fn end_signal(mut self, signal: Signal) -> Self {
         self.end_signal = signal;
+        self
+    }
+
+    /// From the line that begins with this, what the program prints is general advice, which buries the cause of a
+    /// failure: an error shows what stands before it.
+    #[must_use]
+    pub fn advice_from(mut self, line: &'static str) -> Self {
+        self.advice = Some(line);
         self
     }
 
@@ -321,7 +331,7 @@ impl Process {
 
     /// The last `lines` lines that it printed.
     pub fn log_tail(&self, lines: usize) -> String {
-        tail(&self.launch.log, lines).unwrap_or_else(|error| format!("(no log: {error})"))
+        tail(&self.launch.log, lines, self.launch.advice).unwrap_or_else(|error| format!("(no log: {error})"))
     }
 
     async fn ended_within(&mut self, within: Duration) -> Result<Option<ExitStatus>, KitError> {
@@ -451,7 +461,8 @@ fn pid_of(child: &Child) -> Result<Pid, KitError> {
     raw.and_then(Pid::from_raw).ok_or_else(|| KitError::new("the system gave a child no usable pid"))
 }
 
-fn tail(log: &Path, lines: usize) -> io::Result<String> {
+/// The last `lines` lines before the one that begins with `end`.
+fn tail(log: &Path, lines: usize, end: Option<&str>) -> io::Result<String> {
     const KEPT: u64 = 64 * 1024;
     let mut file = File::open(log)?;
     let from = file.metadata()?.len().saturating_sub(KEPT);
@@ -459,6 +470,7 @@ fn tail(log: &Path, lines: usize) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
-    let all: Vec<&str> = text.lines().collect();
+    let all = text.lines().take_while(|line| !end.is_some_and(|it| line.starts_with(it)));
+    let all: Vec<&str> = all.collect();
     Ok(all[all.len().saturating_sub(lines)..].join("\n"))
 }

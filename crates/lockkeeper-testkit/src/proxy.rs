@@ -7,8 +7,16 @@
 //! Each direction has its own [`Rule`], which may change at any time and also governs what is queued. The end
 //! of a connection passes through the queue like its bytes: while a direction is held, the other side does
 //! not learn that its peer has gone.
+//!
+//! What is the matter with a connection, not with a direction, has methods of its own: [`Proxy::forget_idle`] is the
+//! firewall that forgets quiet flows, [`Proxy::vanish`] the host that is no longer there. A [`BlackHole`] is a host
+//! that never was.
 
+mod flow;
+mod hole;
 mod lane;
+
+pub use hole::BlackHole;
 
 use std::fmt;
 use std::future::pending;
@@ -57,6 +65,8 @@ pub struct Counters {
     pub open: usize,
     /// Connections that a rule, a trap or [`Proxy::cut`] has cut.
     pub cut: usize,
+    /// Connections that were idle too long for [`Proxy::forget_idle`].
+    pub forgotten: usize,
     /// Bytes forwarded to the server.
     pub to_server: usize,
     /// Bytes forwarded to clients.
@@ -70,7 +80,7 @@ pub struct Counters {
 /// A running proxy. Dropping it closes its port and all its connections.
 pub struct Proxy {
     shared: Arc<Shared>,
-    gate: mpsc::Sender<(bool, oneshot::Sender<Result<(), KitError>>)>,
+    gate: mpsc::Sender<(Gate, oneshot::Sender<Result<(), KitError>>)>,
     task: AbortHandle,
     port: Port,
 }
@@ -128,6 +138,16 @@ impl Proxy {
         self.set(Direction::ToClient, rule);
     }
 
+    /// Forget every connection on which nothing was said for this long, as a firewall or a translator of addresses
+    /// does: from then on all it carries, its end included, is swallowed in both directions, for ever and without a
+    /// word to either side. New connections work. `None` forgets no more; what is forgotten stays so.
+    ///
+    /// Bytes are what counts as said. Probes of the sockets' own keep-alive end at this proxy: they neither keep a
+    /// connection alive, nor do they find out that it is forgotten.
+    pub fn forget_idle(&self, after: Option<Duration>) {
+        self.shared.idle_max.send_replace(after);
+    }
+
     /// Send new connections to another server; open ones stay where they are.
     pub fn redirect(&self, upstream: u16) {
         *locked(&self.shared.upstream) = upstream;
@@ -173,7 +193,32 @@ impl Proxy {
     /// # Errors
     /// If the proxy's runtime has ended.
     pub async fn refuse(&self) -> Result<(), KitError> {
-        self.open_gate(false).await
+        self.turn_gate(Gate::Refuse).await
+    }
+
+    /// Be gone without a word, as a host whose cable was pulled: new connections are neither taken nor refused, and
+    /// open ones lose whatever they carry from now on, for ever ([`Rule::Drop`]).
+    ///
+    /// # Cancel safety
+    /// Safe to drop; the change may or may not happen.
+    ///
+    /// # Errors
+    /// If the proxy's runtime has ended, or a stranger took the port.
+    pub async fn vanish(&self) -> Result<(), KitError> {
+        self.set_both(Rule::Drop);
+        self.turn_gate(Gate::Ignore).await
+    }
+
+    /// Be there again after [`Proxy::vanish`]: new connections work, and bytes pass.
+    ///
+    /// # Cancel safety
+    /// Safe to drop; the change may or may not happen.
+    ///
+    /// # Errors
+    /// If the proxy's runtime has ended, or a stranger took the port.
+    pub async fn appear(&self) -> Result<(), KitError> {
+        self.set_both(Rule::Pass);
+        self.turn_gate(Gate::Open).await
     }
 
     /// Take new connections again after [`Proxy::refuse`].
@@ -184,7 +229,7 @@ impl Proxy {
     /// # Errors
     /// If the proxy's runtime has ended, or a stranger took the port.
     pub async fn accept(&self) -> Result<(), KitError> {
-        self.open_gate(true).await
+        self.turn_gate(Gate::Open).await
     }
 
     /// What the proxy has seen so far.
@@ -215,15 +260,23 @@ impl Proxy {
         *locked(&self.shared.trap) = Some((kind, containing.to_vec()));
     }
 
-    async fn open_gate(&self, open: bool) -> Result<(), KitError> {
+    async fn turn_gate(&self, wanted: Gate) -> Result<(), KitError> {
         let (done, answer) = oneshot::channel();
         let gone = || KitError::new("the runtime of the proxy has ended");
-        self.gate.send((open, done)).await.map_err(|_| gone())?;
+        self.gate.send((wanted, done)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// What becomes of those who dial.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    Refuse,
+    Ignore,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -238,6 +291,7 @@ struct Shared {
     to_server: watch::Sender<Rule>,
     to_client: watch::Sender<Rule>,
     cuts: watch::Sender<u64>,
+    idle_max: watch::Sender<Option<Duration>>,
     trap: Mutex<Option<(Kind, Vec<u8>)>>,
     keeping: watch::Sender<bool>,
     counters: watch::Sender<Counters>,
@@ -251,6 +305,7 @@ impl Shared {
             to_server: watch::Sender::new(Rule::Pass),
             to_client: watch::Sender::new(Rule::Pass),
             cuts: watch::Sender::new(0),
+            idle_max: watch::Sender::new(None),
             trap: Mutex::new(None),
             keeping: watch::Sender::new(false),
             counters: watch::Sender::new(Counters::default()),
@@ -302,24 +357,20 @@ async fn listen(port: u16) -> Result<TcpListener, KitError> {
 async fn serve(
     shared: Arc<Shared>,
     listener: TcpListener,
-    mut orders: mpsc::Receiver<(bool, oneshot::Sender<Result<(), KitError>>)>,
+    mut orders: mpsc::Receiver<(Gate, oneshot::Sender<Result<(), KitError>>)>,
 ) {
     let port = listener.local_addr().map_or(0, |it| it.port());
-    let mut listener = Some(listener);
+    let mut door = Door::Open(listener);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             order = orders.recv() => {
-                let Some((open, done)) = order else { return };
-                let result = match (open, listener.is_some()) {
-                    (true, false) => listen(port).await.map(|it| listener = Some(it)),
-                    (false, _) => { listener = None; Ok(()) }
-                    (true, true) => Ok(()),
-                };
+                let Some((wanted, done)) = order else { return };
+                let result = door.turn(port, wanted).await;
                 // The one who gave the order may have stopped waiting.
                 drop(done.send(result));
             }
-            client = next_client(listener.as_ref()) => {
+            client = door.next_client() => {
                 connections.spawn(lane::connection(Arc::clone(&shared), client));
             }
             Some(_) = connections.join_next() => {}
@@ -327,14 +378,37 @@ async fn serve(
     }
 }
 
-async fn next_client(listener: Option<&TcpListener>) -> TcpStream {
-    let Some(listener) = listener else {
-        return pending().await;
-    };
-    loop {
-        // An error here is that of one connection which ended before we took it.
-        if let Ok((client, _)) = listener.accept().await {
-            return client;
+/// The port as those find it who dial.
+enum Door {
+    Open(TcpListener),
+    Shut,
+    Ignoring { _hole: hole::Deaf },
+}
+
+impl Door {
+    async fn turn(&mut self, port: u16, wanted: Gate) -> Result<(), KitError> {
+        if wanted == Gate::Open && matches!(self, Door::Open(_)) {
+            return Ok(());
+        }
+        // First, because two cannot have the port.
+        *self = Door::Shut;
+        match wanted {
+            Gate::Open => *self = Door::Open(listen(port).await?),
+            Gate::Refuse => {}
+            Gate::Ignore => *self = Door::Ignoring { _hole: hole::Deaf::at(port).await? },
+        }
+        Ok(())
+    }
+
+    async fn next_client(&self) -> TcpStream {
+        let Door::Open(listener) = self else {
+            return pending().await;
+        };
+        loop {
+            // An error here is that of one connection which ended before we took it.
+            if let Ok((client, _)) = listener.accept().await {
+                return client;
+            }
         }
     }
 }

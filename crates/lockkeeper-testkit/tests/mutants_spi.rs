@@ -51,6 +51,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
         Flaw::RenewalRecreates,
         &["renewing_before_asking_acquires_nothing", "a_renewal_that_arrives_too_late_is_lost"],
     ),
+    (Flaw::UnfitStandsInLine, &["what_can_never_fit_is_refused_and_blocks_nobody"]),
     (Flaw::RenewalRevivesTheExpired, &["renewing_after_expiry_acquires_nothing"]),
     (Flaw::RenewalOfAWaiterConfirmed, &["renewing_in_line_acquires_nothing"]),
     (Flaw::RenewalAlwaysConfirmed, &["renewing_what_another_took_acquires_nothing"]),

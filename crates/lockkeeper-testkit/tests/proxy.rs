@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
+use lockkeeper_testkit::proxy::{BlackHole, Direction, Proxy, Rule};
 use lockkeeper_testkit::servers::{Redis, RedisOptions, RespClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -53,6 +53,14 @@ async fn is_silent(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     tokio::select! {
         _ = stream.read(&mut byte) => false,
+        () = Clock::boot().sleep(MOMENT) => true,
+    }
+}
+
+/// Whether who dials here gets neither a connection nor a refusal.
+async fn is_unanswered(address: &str) -> bool {
+    tokio::select! {
+        _ = TcpStream::connect(address) => false,
         () = Clock::boot().sleep(MOMENT) => true,
     }
 }
@@ -233,6 +241,81 @@ async fn a_closed_proxy_refuses_new_connections_and_keeps_open_ones() {
     stage.proxy.accept().await.unwrap();
     let (mut client, mut server) = stage.connect().await;
     pass(&mut client, &mut server, "open again").await;
+}
+
+#[tokio::test]
+async fn a_connection_that_was_idle_is_forgotten_without_a_word_and_a_new_one_works() {
+    let stage = Stage::set().await;
+    let (mut client, mut server) = stage.connect().await;
+    let (mut other, mut other_server) = stage.connect().await;
+    pass(&mut client, &mut server, "known").await;
+    stage.proxy.forget_idle(Some(MOMENT));
+    stage.proxy.wait_for(|it| it.forgotten == 2).await.unwrap();
+    client.write_all(b"request").await.unwrap();
+    other_server.write_all(b"an answer that comes too late").await.unwrap();
+    let seen = stage.proxy.wait_for(|it| it.dropped == 36).await.unwrap();
+    assert_eq!((seen.open, seen.to_server, seen.to_client, seen.cut), (2, 5, 0, 0));
+    assert!(is_silent(&mut server).await && is_silent(&mut other).await, "nothing passes");
+    // Nor does the end of a connection, and what is forgotten is not remembered.
+    stage.proxy.forget_idle(None);
+    drop((client, other_server));
+    assert!(is_silent(&mut server).await && is_silent(&mut other).await, "neither end learns of it");
+    let (mut client, mut server) = stage.connect().await;
+    pass(&mut client, &mut server, "a new one").await;
+    pass(&mut server, &mut client, "works").await;
+}
+
+#[tokio::test]
+async fn a_connection_on_which_something_is_said_is_not_forgotten() {
+    let stage = Stage::set().await;
+    let (idle, _idle_server) = stage.connect().await;
+    let (mut client, mut server) = stage.connect().await;
+    let span = Duration::from_secs(2);
+    stage.proxy.forget_idle(Some(span));
+    // In either direction: each of them alone is silent for longer than the span.
+    while stage.proxy.counters().forgotten == 0 {
+        pass(&mut client, &mut server, "ping").await;
+        pass(&mut server, &mut client, "pong").await;
+        assert!(is_silent(&mut client).await);
+    }
+    pass(&mut client, &mut server, "ping").await;
+    assert_eq!(stage.proxy.counters().forgotten, 1);
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_proxy_that_vanished_neither_takes_nor_refuses_and_comes_back() {
+    let stage = Stage::set().await;
+    let (mut client, mut server) = stage.connect().await;
+    stage.proxy.vanish().await.unwrap();
+    client.write_all(b"lost").await.unwrap();
+    stage.proxy.wait_for(|it| it.dropped == 4).await.unwrap();
+    for _ in 0..3 {
+        assert!(is_unanswered(&stage.proxy.address()).await);
+    }
+    drop(client);
+    assert!(is_silent(&mut server).await);
+    stage.proxy.appear().await.unwrap();
+    let (mut client, mut server) = stage.connect().await;
+    pass(&mut client, &mut server, "here again").await;
+}
+
+#[tokio::test]
+async fn a_black_hole_takes_connections_or_not_and_never_answers() {
+    let silent = BlackHole::silent().unwrap();
+    for _ in 0..3 {
+        let mut client = TcpStream::connect(silent.address()).await.unwrap();
+        client.write_all(b"is anybody there?").await.unwrap();
+        assert!(is_silent(&mut client).await);
+    }
+    let unreachable = BlackHole::unreachable().await.unwrap();
+    for _ in 0..3 {
+        assert!(is_unanswered(&unreachable.address()).await);
+    }
+    let port = unreachable.port();
+    drop((silent, unreachable));
+    let refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "a dropped one is gone");
 }
 
 #[tokio::test]

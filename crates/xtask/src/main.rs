@@ -5,9 +5,12 @@ mod bench;
 mod examples;
 mod install;
 mod licences;
+mod mutants;
 mod sale;
+mod servers;
 mod shell;
 mod tidy;
+mod times;
 
 use std::process::ExitCode;
 
@@ -18,6 +21,8 @@ cargo xtask COMMAND
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
+  mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
+  servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
   book           build the book of all guides into target/book, and check its links
   help           this text
@@ -26,11 +31,19 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let ["timed", program @ ..] = words.as_slice() {
+        return times::run(program).unwrap_or_else(|it| {
+            shell::complain(&it);
+            ExitCode::FAILURE
+        });
+    }
     let done = match words.as_slice() {
-        ["test"] => install::missing().and_then(|()| test()),
+        ["test"] => install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| test()),
         ["test", "--quick"] => test(),
         ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
+        ["servers", names @ ..] => servers::get(names),
+        ["mutants", names @ ..] => mutants::run(names),
         ["tidy"] => tidy::check().and_then(|()| licences::check()),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
@@ -64,7 +77,7 @@ fn test() -> Result<(), String> {
         "cargo",
         &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
     )?;
-    shell::step("tests", "cargo", &["test", "--workspace", "--all-features", "--no-fail-fast"])?;
+    times::of_tests("tests", &["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     shell::step_with(
         "docs",
         "cargo",

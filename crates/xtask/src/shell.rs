@@ -1,7 +1,13 @@
 //! Running other programs, and speaking to whoever watches.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// The folder of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
+}
 
 /// Tell something on standard error.
 pub(crate) fn say(text: &str) {

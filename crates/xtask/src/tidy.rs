@@ -11,7 +11,7 @@ const SPI_CALLERS: &[&str] = &["backend.rs", "keeper.rs", "rounds.rs", "engine.r
 
 pub(crate) fn check() -> Result<(), String> {
     shell::say("xtask: tidy");
-    let root = root();
+    let root = shell::root();
     let mut complaints = Vec::new();
     for file in files(&root, "rs") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
@@ -25,10 +25,6 @@ pub(crate) fn check() -> Result<(), String> {
     }
     examples::check(&root, &mut complaints);
     if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// All files below `folder` with this ending, build output and hidden folders left out.

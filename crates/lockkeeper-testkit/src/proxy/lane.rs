@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 
+use super::flow::Flow;
 use super::{Direction, Kind, Rule, Shared, locked};
 
 const CHUNK: usize = 16 * 1024;
@@ -51,15 +52,21 @@ pub(super) async fn connection(shared: Arc<Shared>, mut client: TcpStream) {
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let end = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
-        let lose_reply = AtomicBool::new(false);
-        let lane =
-            |direction| Lane { shared: &shared, direction, lose_reply: &lose_reply, swallowing: false };
+        let (lose_reply, flow) = (AtomicBool::new(false), Flow::new(&shared));
+        let lane = |direction| Lane {
+            shared: &shared,
+            direction,
+            flow: &flow,
+            lose_reply: &lose_reply,
+            swallowing: false,
+        };
         tokio::select! {
             end = both(
                 lane(Direction::ToServer).run(from_client, to_server),
                 lane(Direction::ToClient).run(from_server, to_client),
             ) => end,
             _ = cuts.changed() => Err(Cut::Wanted),
+            end = flow.watch() => end,
         }
     };
     let Err(cut) = end else { return };
@@ -94,6 +101,7 @@ enum What {
 struct Lane<'a> {
     shared: &'a Shared,
     direction: Direction,
+    flow: &'a Flow<'a>,
     lose_reply: &'a AtomicBool,
     swallowing: bool,
 }
@@ -101,13 +109,14 @@ struct Lane<'a> {
 impl Lane<'_> {
     async fn run(mut self, from: ReadHalf<'_>, to: WriteHalf<'_>) -> Result<(), Cut> {
         let (queue, items) = mpsc::channel(QUEUE);
-        both(read(self.shared, from, queue), self.write(items, to)).await
+        both(read(self.flow, from, queue), self.write(items, to)).await
     }
 
     async fn write(&mut self, mut items: mpsc::Receiver<Item>, mut to: WriteHalf<'_>) -> Result<(), Cut> {
         let mut rules = self.shared.rule(self.direction).subscribe();
         while let Some(item) = items.recv().await {
             self.wait_for_leave(item.arrived, &mut rules).await;
+            self.swallowing |= self.flow.is_forgotten();
             match item.what {
                 what if self.swallowing => self.swallow(what).await,
                 What::Bytes(bytes) => self.forward(&bytes, &mut to).await?,
@@ -192,7 +201,7 @@ impl Lane<'_> {
     }
 }
 
-async fn read(shared: &Shared, mut from: ReadHalf<'_>, queue: mpsc::Sender<Item>) -> Result<(), Cut> {
+async fn read(flow: &Flow<'_>, mut from: ReadHalf<'_>, queue: mpsc::Sender<Item>) -> Result<(), Cut> {
     loop {
         let mut bytes = vec![0; CHUNK];
         let what = match from.read(&mut bytes).await {
@@ -204,7 +213,7 @@ async fn read(shared: &Shared, mut from: ReadHalf<'_>, queue: mpsc::Sender<Item>
             Err(_) => What::Reset,
         };
         let last = !matches!(what, What::Bytes(_));
-        let arrived = shared.clock.now();
+        let arrived = flow.hear();
         if queue.send(Item { arrived, what }).await.is_err() || last {
             return Ok(());
         }

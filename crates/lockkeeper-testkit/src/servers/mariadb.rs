@@ -18,6 +18,7 @@ const SQL_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct MariaDbOptions {
     settings: Vec<String>,
+    created_with: Vec<String>,
     tls: bool,
 }
 
@@ -26,6 +27,13 @@ impl MariaDbOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("--{name}={value}"));
+        self
+    }
+
+    /// Set a variable for the moment in which the database is made, where some are fixed for ever.
+    #[must_use]
+    pub fn create_with(mut self, name: &str, value: &str) -> Self {
+        self.created_with.push(format!("--{name}={value}"));
         self
     }
 
@@ -106,6 +114,8 @@ impl MariaDb {
         let install = Launch::new("mariadb-install-db", PACKAGE, folder.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .arg(&data)
+            .args(&options.created_with)
+            .advice_from("Installation of system tables failed")
             .user(USER);
         install.run(INSTALL_MAX).await?;
         // Read before the port opens, at each start.

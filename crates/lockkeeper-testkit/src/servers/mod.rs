@@ -3,6 +3,7 @@
 mod ask;
 mod etcd;
 mod mariadb;
+mod mysql;
 mod pgbouncer;
 mod ports;
 mod postgres;
@@ -27,6 +28,7 @@ pub use crate::process::KitError;
 use crate::process::{Launch, Process, eventually, ids_of};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions};
 pub use mariadb::{MariaDb, MariaDbOptions};
+pub use mysql::{Mysql, MysqlOptions};
 pub use pgbouncer::{PgBouncer, PgBouncerOptions, PoolMode};
 pub use ports::Port;
 pub use postgres::{Postgres, PostgresOptions};

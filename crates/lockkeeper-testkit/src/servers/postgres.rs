@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::{Daemon, KitError, Port, Tls, ask, folder, give, percent, retry_ports};
-use crate::process::{Launch, eventually, find, missing};
+use crate::process::{Launch, chosen, eventually, find, missing};
 
 pub(super) const USER: &str = "postgres";
 const PACKAGE: &str = "postgresql";
@@ -264,6 +264,9 @@ fn tool(name: &str, folder: &Path) -> Result<Launch, KitError> {
 
 /// Debian keeps the programs of each version in a folder of their own, outside `PATH`.
 fn program(name: &str) -> Result<PathBuf, KitError> {
+    if chosen(PACKAGE).is_some() {
+        return find(name, PACKAGE);
+    }
     let version = |path: &PathBuf| -> Option<u32> { path.file_name()?.to_str()?.parse().ok() };
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut versions: Vec<PathBuf> =

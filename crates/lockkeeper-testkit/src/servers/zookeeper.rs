@@ -6,17 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports, start_all, within};
-use crate::process::{Launch, eventually, missing};
+use crate::process::{Launch, chosen, eventually, missing};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// Where Debian keeps them, unless the setting names another folder.
+const JARS_FOLDER: &str = "/usr/share/java";
 const JARS: [(&str, &str); 5] = [
-    ("/usr/share/java/zookeeper.jar", "zookeeper"),
-    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
+    ("zookeeper.jar", "zookeeper"),
+    ("slf4j-simple.jar", "libslf4j-java"),
     // For TLS; what the first names itself is not enough.
-    ("/usr/share/java/netty-codec.jar", "libnetty-java"),
-    ("/usr/share/java/netty-resolver.jar", "libnetty-java"),
-    ("/usr/share/java/netty-transport-native-unix-common.jar", "libnetty-java"),
+    ("netty-codec.jar", "libnetty-java"),
+    ("netty-resolver.jar", "libnetty-java"),
+    ("netty-transport-native-unix-common.jar", "libnetty-java"),
 ];
 
 /// How a ZooKeeper server is set up. Sessions may be as short as 200 ms.
@@ -202,15 +204,11 @@ impl ZooKeeper {
         }
         config.extend(options.settings.iter().cloned());
         fs::write(&file, config.join("\n") + "\n")?;
-        for (jar, package) in JARS {
-            if !Path::new(jar).is_file() {
-                return Err(missing(jar, package));
-            }
-        }
+        let jars = jars()?;
         let launch = Launch::new("java", "default-jre-headless", folder.path())
             // Small and quick to start; the last one writes nothing outside our folder.
             .args(["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
-            .args(["-cp", &JARS.map(|it| it.0).join(":")])
+            .args(["-cp", &jars.join(":")])
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true"])
             .args(&options.java_flags)
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
@@ -225,6 +223,21 @@ impl ZooKeeper {
         let daemon = Daemon::new(launch, folder, ports, ready);
         Ok(ZooKeeper { daemon })
     }
+}
+
+/// The files that the server consists of.
+fn jars() -> Result<Vec<String>, KitError> {
+    let setting = chosen("zookeeper");
+    let folder = setting.as_ref().map_or(Path::new(JARS_FOLDER), |it| &it.1);
+    let found = JARS.map(|(name, package)| {
+        let file = folder.join(name).display().to_string();
+        match &setting {
+            _ if Path::new(&file).is_file() => Ok(file),
+            None => Err(missing(&file, package)),
+            Some((setting, _)) => Err(KitError::new(format!("{setting} names a folder without {name}"))),
+        }
+    });
+    found.into_iter().collect()
 }
 
 /// Three ZooKeeper servers.

@@ -1,9 +1,9 @@
 //! Line 1: the weight held never exceeds the capacity, at any time of the store.
 
-use lockkeeper_core::backend::Backend;
+use lockkeeper_core::backend::{Backend, Place};
 
 use super::harness::Harness;
-use super::trial::{Outcome, Trial, Verdict, unless_weighted};
+use super::trial::{Failure, Outcome, Trial, Verdict, unless_weighted};
 
 /// One holds, the other waits, until the first leaves.
 ///
@@ -141,5 +141,32 @@ pub async fn the_smallest_capacity_counts<H: Harness>(trial: &Trial<H>) -> Verdi
     wide.leaves().await?;
     narrow.takes().await?;
     narrow.leaves().await?;
+    Ok(Outcome::Shown)
+}
+
+/// A claim that weighs nothing, or more than the room that it asks for, is refused for good, and the line goes on.
+///
+/// # Errors
+/// If the store breaks the contract.
+pub async fn what_can_never_fit_is_refused_and_blocks_nobody<H: Harness>(trial: &Trial<H>) -> Verdict {
+    let (here, there) = (trial.connect().await, trial.connect().await);
+    let mut holder = trial.contender(&here)?;
+    holder.takes().await?;
+    for (weight, capacity) in [(2, 1), (0, 1), (u32::MAX, 3)] {
+        let mut unfit = trial.contender_with(&there, trial.weighing(weight, capacity)?);
+        match unfit.place().turn().await {
+            Err(fault) if !fault.is_transient() => {}
+            other => {
+                let what = format!("{weight} of {capacity} can never be let in and was answered {other:?}");
+                return Err(Failure::broken(what));
+            }
+        }
+    }
+    let mut next = trial.contender(&there)?;
+    next.must_wait(holder.safe_until(), "it is held").await?;
+    holder.leaves().await?;
+    next.takes().await?;
+    next.leaves().await?;
+    trial.nothing_is_left(&here, "everybody who could hold has left").await?;
     Ok(Outcome::Shown)
 }

@@ -1,5 +1,6 @@
 //! Every server of the kit starts, answers, breaks as asked, and leaves nothing behind.
 
+mod mysql;
 mod others;
 mod process;
 mod redis;

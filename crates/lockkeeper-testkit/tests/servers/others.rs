@@ -41,6 +41,14 @@ async fn mariadb_keeps_its_data_through_a_kill_and_a_stop() {
 }
 
 #[tokio::test]
+async fn a_mariadb_that_cannot_be_made_is_told_by_its_cause() {
+    let options = MariaDbOptions::default().create_with("innodb-data-home-dir", "/proc/nowhere");
+    let error = MariaDb::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("[ERROR]") && error.contains("/proc/nowhere"), "{error}");
+    assert!(!error.contains("bug report"), "the advice of `mariadb-install-db` is of no use: {error}");
+}
+
+#[tokio::test]
 async fn two_mariadbs_run_side_by_side() {
     let start = || tokio::spawn(MariaDb::start(MariaDbOptions::default()));
     let (one, two) = (start(), start());

@@ -7,6 +7,7 @@ pub(crate) enum Flaw {
     /// No flaw, but the profile of a store with sessions.
     NoneWithSessions,
     ReleasesWithoutComparing,
+    UnfitStandsInLine,
     RenewalRecreates,
     RenewalRevivesTheExpired,
     RenewalOfAWaiterConfirmed,

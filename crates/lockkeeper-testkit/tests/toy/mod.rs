@@ -285,6 +285,13 @@ impl Place for ToyPlace {
         if self.toy.is(Flaw::WakeUpNeeded) && !self.woken {
             return Ok(Turn::wait(self.claim.ttl / 4, None));
         }
+        if !self.claim.load.can_fit() && !self.toy.is(Flaw::UnfitStandsInLine) {
+            return Err(Fault::permanent(
+                "toy",
+                "taking the lock",
+                format!("{} never fits", self.claim.load),
+            ));
+        }
         (self.asked, self.left) = (true, false);
         let turn = self.with_row(|row, now| self.turn_in(row, now));
         self.woken = matches!(turn, Turn::Held(_));

@@ -1,0 +1,1 @@
+//! Only tests: what the compiler says about wrong uses of `#[locked]`.

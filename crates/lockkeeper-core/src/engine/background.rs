@@ -1,0 +1,212 @@
+//! The keeper's own thread: work that must go on when the caller's runtime is blocked or gone.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use crate::error::{Error, Result};
+use crate::kit::caller;
+
+/// A task for the background.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where background work runs. Lockers start a thread of their own; simulations bring an executor.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use lockkeeper_core::{Locker, Memory, Spawn, Task};
+/// use tokio::runtime::Handle;
+///
+/// /// Everything on the application's runtime: then a blocked runtime cannot renew.
+/// #[derive(Debug)]
+/// struct OnRuntime(Handle);
+///
+/// impl Spawn for OnRuntime {
+///     fn spawn(&self, task: Task) {
+///         self.0.spawn(task);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// let spawner = Arc::new(OnRuntime(Handle::current()));
+/// let locker = Locker::builder(Memory::default()).spawner(spawner).build();
+/// locker.lock("orders/42").await?.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait Spawn: fmt::Debug + Send + Sync + 'static {
+    /// Run the task to its end, soon, without blocking the caller.
+    fn spawn(&self, task: Task);
+}
+
+/// The background of one locker, started when first needed.
+#[derive(Debug)]
+pub(crate) struct Background {
+    brought: Option<Arc<dyn Spawn>>,
+    own: OnceLock<OwnThread>,
+    tasks: Arc<Tasks>,
+}
+
+/// Counts tasks that somebody may want to wait for.
+#[derive(Debug, Default)]
+struct Tasks {
+    open: AtomicUsize,
+    all_done: Notify,
+}
+
+#[derive(Debug)]
+struct OwnThread {
+    handle: Handle,
+    /// Dropping it tells the thread to finish.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Background {
+    pub(crate) fn new(brought: Option<Arc<dyn Spawn>>) -> Self {
+        Background { brought, own: OnceLock::new(), tasks: Arc::default() }
+    }
+
+    /// Start the thread if there is none. Fails only if the system has no thread or file handle left.
+    pub(crate) fn start(&self) -> Result<()> {
+        if self.brought.is_some() || self.own.get().is_some() {
+            return Ok(());
+        }
+        let own = OwnThread::start(self.tasks.clone())?;
+        // Two callers may race here; the loser's thread ends at once, because its sender is dropped.
+        let _ = self.own.set(own);
+        Ok(())
+    }
+
+    /// Run a task that [`Background::drained`] waits for.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.open.fetch_add(1, Ordering::AcqRel);
+        let done = Done(self.tasks.clone());
+        self.spawn_untracked(Box::pin(async move {
+            let _done = done;
+            task.await;
+        }));
+    }
+
+    /// Run a task that nobody waits for.
+    pub(crate) fn spawn_untracked(&self, task: Task) {
+        if let Some(brought) = &self.brought {
+            brought.spawn(task);
+        } else if let Some(own) = self.own.get() {
+            own.handle.spawn(task);
+        }
+    }
+
+    /// Resolves when no tracked task is open.
+    pub(crate) async fn drained(&self) {
+        self.tasks.drained().await;
+    }
+
+    /// Poll a future inside our own runtime, so that any executor will do and a timer or socket that a verb makes
+    /// is ours: the verb may move to our thread and outlive the runtime of its caller.
+    pub(crate) fn with_runtime<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let Some(own) = self.own.get() else { return poll() };
+        caller::called_from(&own.handle, || {
+            let _entered = own.handle.enter();
+            poll()
+        })
+    }
+
+    /// Block this thread on a future. Nothing of it lives on a runtime whose worker we block: that might never
+    /// move again.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _blocked = caller::without_caller();
+        let _entered = self.own.get().map(|it| it.handle.enter());
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                return out;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Tasks {
+    async fn drained(&self) {
+        loop {
+            let mut notified = std::pin::pin!(self.all_done.notified());
+            notified.as_mut().enable();
+            if self.open.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+struct Done(Arc<Tasks>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.all_done.notify_waiters();
+        }
+    }
+}
+
+impl OwnThread {
+    fn start(tasks: Arc<Tasks>) -> Result<Self> {
+        let unavailable = |it| Error::unavailable("a thread for renewals", it);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
+        let handle = runtime.handle().clone();
+        let (alive, ended) = oneshot::channel::<()>();
+        let main = move || {
+            runtime.block_on(async {
+                // The sender is never used: the channel ends when the last locker and guard are gone.
+                let _ = ended.await;
+                tasks.drained().await;
+            });
+        };
+        std::thread::Builder::new().name("lockkeeper".into()).spawn(main).map_err(unavailable)?;
+        Ok(OwnThread { handle, _alive: alive })
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A future polled with [`Background::with_runtime`].
+pub(crate) struct InRuntime<'a, F> {
+    background: &'a Background,
+    future: Pin<Box<F>>,
+}
+
+impl<'a, F> InRuntime<'a, F> {
+    pub(crate) fn new(background: &'a Background, future: F) -> Self {
+        InRuntime { background, future: Box::pin(future) }
+    }
+}
+
+impl<F: Future> Future for InRuntime<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let it = &mut *self;
+        it.background.with_runtime(|| it.future.as_mut().poll(cx))
+    }
+}

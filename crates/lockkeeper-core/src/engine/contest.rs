@@ -1,0 +1,230 @@
+//! The contest: one caller represents its process at the store, asks, waits and asks again.
+//!
+//! The first verbs run in the caller's own task, because a change of thread costs more than a script on a
+//! nearby server. No verb but `changed` is ever dropped half-way: when the caller goes away in the
+//! middle of one, verb and place move to the background and are finished there.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::engine::finish::Finisher;
+use crate::engine::grant::{self, Useless, tenure_of};
+use crate::engine::keeper::Keeper;
+use crate::engine::leave::step_down;
+use crate::engine::queue::{Ask, Hold};
+use crate::engine::shared::Engine;
+use crate::error::{Error, Result, Stage};
+use crate::key::Key;
+use crate::observe::Event;
+use crate::spi::backend::{self, Fault, Grant, Reach, Turn};
+use crate::spi::claim::{Claim, ClaimId, Label, Load};
+
+/// Make a place for a fresh claim. The store has not heard of it yet.
+pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Keeper> {
+    let id = if engine.profile.reach == Reach::Process { ClaimId::local() } else { ClaimId::random()? };
+    let load = Load::MUTEX;
+    let claim = Claim { key: key.clone(), id, ttl: ask.ttl, load, patient: ask.patient, label };
+    Ok(Keeper::new(engine.backend.enter_dyn(claim), ask.ttl, ask.patient))
+}
+
+/// Ask a store that is inside this process, without waiting for anything. The keeper, if that is not enough.
+pub(crate) fn at_once(
+    engine: &Arc<Engine>,
+    key: &Key,
+    ask: &Ask,
+    mut keeper: Keeper,
+    now: Moment,
+) -> Result<Result<Hold>, Keeper> {
+    let Some(turn) = keeper.place.turn_at_once_dyn(now) else { return Err(keeper) };
+    let keeper = keeper.spoke(now);
+    let Turn::Held(grant) = turn else { return Err(keeper) };
+    match tenure_of(engine, key, keeper, now, &grant) {
+        Ok(tenure) => Ok(grant::seat(engine, ask, tenure, now)),
+        Err(Useless::Late(keeper)) => Err(keeper),
+        Err(Useless::Unfit(keeper, error)) => {
+            step_down(engine, key, Some(keeper));
+            Ok(Err(error))
+        }
+    }
+}
+
+/// A caller representing its process at the store. Dropping it passes the part to the next in line.
+pub(crate) struct Contest<'a> {
+    engine: &'a Arc<Engine>,
+    key: &'a Key,
+    ask: &'a Ask,
+    step: Step,
+    /// Places ahead of us when last told.
+    ahead: Option<u64>,
+    /// Since when the store gives no usable answer, and its last fault.
+    outage: Option<(Moment, Fault)>,
+}
+
+enum Step {
+    Resting(Keeper),
+    Asking { asked_at: Moment, ttl: Duration, patient: bool, verb: backend::Step<Turn> },
+    Over,
+}
+
+/// Why a wait at the store went on or ended.
+enum Woken {
+    Heard,
+    RecheckDue,
+    OutOfTime,
+    Closed,
+}
+
+impl<'a> Contest<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, key: &'a Key, ask: &'a Ask, keeper: Keeper) -> Self {
+        Contest { engine, key, ask, step: Step::Resting(keeper), ahead: None, outage: None }
+    }
+
+    /// Ask and wait until the lock is ours. `None` for a try that did not get it.
+    pub(crate) async fn win(mut self, started: Moment, until: Moment) -> Result<Option<Hold>> {
+        // A wait of zero means not to wait for others; the answer of the store is awaited all the same.
+        let answer_until = if until <= started { Moment::NEVER } else { until };
+        loop {
+            if self.engine.is_closed() {
+                return Err(Error::Closed);
+            }
+            let pause = match self.ask_store(answer_until).await {
+                None => return self.out_of_time(started),
+                Some((asked_at, Ok(Turn::Held(grant)))) => match self.accept(asked_at, &grant)? {
+                    Some(held) => return Ok(Some(held)),
+                    None => continue,
+                },
+                Some((_, Ok(Turn::Wait { recheck, ahead }))) => {
+                    (self.ahead, self.outage) = (ahead, None);
+                    if !self.ask.patient {
+                        self.not_this_time();
+                        return Ok(None);
+                    }
+                    recheck
+                }
+                Some((asked_at, Err(fault))) => self.retry_after(asked_at, fault)?,
+            };
+            match self.rest(pause, until).await {
+                // A sign is a hint, never a grant: the loop asks again.
+                Woken::Heard | Woken::RecheckDue => {}
+                Woken::OutOfTime => return self.out_of_time(started),
+                Woken::Closed => return Err(Error::Closed),
+            }
+        }
+    }
+
+    /// One `turn`, at most until the budget or the patience with a silent store ends.
+    async fn ask_store(&mut self, until: Moment) -> Option<(Moment, backend::Result<Turn>)> {
+        let Step::Resting(keeper) = std::mem::replace(&mut self.step, Step::Over) else {
+            debug_assert!(false, "whoever asks has a place");
+            return None;
+        };
+        let (asked_at, ttl, patient) = (self.engine.clock.now(), keeper.ttl, keeper.patient);
+        self.step = Step::Asking { asked_at, ttl, patient, verb: keeper.place.turn_dyn() };
+        let patience = asked_at.after(self.engine.settings.outage_max);
+        // The verb stays in `self`, where a drop finds it and hands it to the background.
+        let answer = if let Step::Asking { verb, .. } = &mut self.step {
+            self.engine.clock.within(until.min(patience), verb).await
+        } else {
+            None
+        };
+        if let Some((place, answer)) = answer {
+            self.step = Step::Resting(Keeper::new(place, ttl, patient).spoke(asked_at));
+            return Some((asked_at, answer));
+        }
+        if self.outage.is_none() && patience < until {
+            let fault =
+                Fault::transient(self.engine.profile.name, "taking the lock", "the store does not answer");
+            self.outage = Some((asked_at, fault));
+        }
+        None
+    }
+
+    /// The store says it is ours: it is, if there is still time left to use it.
+    fn accept(&mut self, asked_at: Moment, grant: &Grant) -> Result<Option<Hold>> {
+        self.outage = None;
+        let Step::Resting(keeper) = std::mem::replace(&mut self.step, Step::Over) else {
+            debug_assert!(false, "a grant was answered to nobody");
+            return Ok(None);
+        };
+        match tenure_of(self.engine, self.key, keeper, asked_at, grant) {
+            Ok(tenure) => grant::seat(self.engine, self.ask, tenure, self.engine.clock.now()).map(Some),
+            Err(Useless::Late(keeper)) => {
+                self.step = Step::Resting(keeper);
+                Ok(None)
+            }
+            Err(Useless::Unfit(keeper, error)) => {
+                self.step = Step::Resting(keeper);
+                Err(error)
+            }
+        }
+    }
+
+    /// The outcome is unknown. Asking again by the same claim id finds out; how long to pause before.
+    fn retry_after(&mut self, asked_at: Moment, fault: Fault) -> Result<Duration> {
+        self.engine.observe(&Event::Faulted { key: self.key, fault: &fault });
+        if !fault.is_transient() {
+            return Err(fault.into());
+        }
+        let since = self.outage.as_ref().map_or(asked_at, |it| it.0);
+        let lasted = self.engine.clock.now() - since;
+        if self.engine.settings.outage_max <= lasted || (!self.ask.patient && self.outage.is_some()) {
+            return Err(fault.into());
+        }
+        self.outage = Some((since, fault));
+        // Long outages are asked about less often; a short one is over soon.
+        let (shortest, longest) = (Duration::from_millis(5), self.ask.ttl / 10);
+        Ok((lasted / 4).min(longest).max(shortest))
+    }
+
+    /// Wait for a sign from the store, at most `pause`.
+    async fn rest(&mut self, pause: Duration, until: Moment) -> Woken {
+        let clock = &self.engine.clock;
+        let Step::Resting(keeper) = &mut self.step else {
+            debug_assert!(false, "whoever waits has a place");
+            return Woken::OutOfTime;
+        };
+        let mut closing = pin!(self.engine.closing.notified());
+        let mut changed = keeper.place.changed_dyn();
+        let recheck_at = clock.now().after(pause);
+        let signs = poll_fn(|cx| {
+            if self.engine.is_closed() || closing.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Woken::Closed);
+            }
+            changed.as_mut().poll(cx).map(|()| Woken::Heard)
+        });
+        let due = || if until <= recheck_at { Woken::OutOfTime } else { Woken::RecheckDue };
+        clock.within(recheck_at.min(until), pin!(signs)).await.unwrap_or_else(due)
+    }
+
+    /// A try was told that somebody else is first: nothing of us is left there.
+    fn not_this_time(&mut self) {
+        self.step = Step::Over;
+        step_down(self.engine, self.key, None);
+    }
+
+    fn out_of_time(&mut self, started: Moment) -> Result<Option<Hold>> {
+        if let Some((_, fault)) = self.outage.take() {
+            return Err(fault.into());
+        }
+        let waited = self.engine.clock.now() - started;
+        self.engine.observe(&Event::TimedOut { key: self.key, stage: Stage::Remote, waited });
+        Err(Error::TimedOut { stage: Stage::Remote, waited, ahead: self.ahead })
+    }
+}
+
+impl Drop for Contest<'_> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Over => {}
+            Step::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
+            Step::Asking { asked_at, ttl, patient, verb } => {
+                let finisher = Finisher::new(self.engine.clone(), self.key.clone());
+                self.engine.background.spawn(finisher.finish(asked_at, ttl, patient, verb));
+            }
+        }
+    }
+}

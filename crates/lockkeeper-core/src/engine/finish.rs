@@ -1,0 +1,97 @@
+//! Finishing what a caller began: a `turn` whose caller went away goes on in the background.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::engine::grant::{Useless, tenure_of};
+use crate::engine::keeper::Keeper;
+use crate::engine::leave::{leave_in_background, leave_until_confirmed, step_down};
+use crate::engine::queue::Release;
+use crate::engine::rounds;
+use crate::engine::shared::Engine;
+use crate::key::Key;
+use crate::spi::backend::{self, Grant, Turn};
+
+/// The background represents the process at the store until a `turn` is answered. Should that verb panic, the
+/// part still passes to the next caller: a line without a representative would wait for ever.
+pub(crate) struct Finisher {
+    engine: Arc<Engine>,
+    key: Key,
+    done: bool,
+}
+
+impl Finisher {
+    pub(crate) fn new(engine: Arc<Engine>, key: Key) -> Self {
+        Finisher { engine, key, done: false }
+    }
+
+    /// See the verb to its end, or go on without it.
+    pub(crate) async fn finish(
+        mut self,
+        asked_at: Moment,
+        ttl: Duration,
+        patient: bool,
+        mut verb: backend::Step<Turn>,
+    ) {
+        let patience = asked_at.after(ttl.max(self.engine.settings.outage_max));
+        let outcome = self.engine.clock.within(patience, &mut verb).await;
+        self.done = true;
+        let Some((place, answer)) = outcome else {
+            return go_on_without(&self.engine, &self.key, ttl, verb);
+        };
+        let keeper = Keeper::new(place, ttl, patient).spoke(asked_at);
+        match answer {
+            Ok(Turn::Held(grant)) => give_to_next(&self.engine, &self.key, keeper, asked_at, &grant),
+            Ok(Turn::Wait { .. }) | Err(_) => step_down(&self.engine, &self.key, Some(keeper)),
+        }
+    }
+}
+
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        if !self.done {
+            step_down(&self.engine, &self.key, None);
+        }
+    }
+}
+
+/// A `turn` that is not answered must not hold up those behind it: they go to the store without it. If it is ever
+/// answered, what it got is given up. It keeps the locker until then: a session may keep its claim alive, and
+/// nobody else knows of it.
+fn go_on_without(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: backend::Step<Turn>) {
+    step_down(engine, key, None);
+    let (engine, key) = (engine.clone(), key.clone());
+    engine.clone().background.spawn_untracked(Box::pin(async move {
+        let (place, _) = verb.await;
+        let forgotten_at = engine.clock.now().after(ttl);
+        let _ = leave_until_confirmed(&engine, &key, place, forgotten_at).await;
+    }));
+}
+
+/// The lock is ours, and whoever asked for it has gone: the next caller has it, or nobody.
+fn give_to_next(engine: &Arc<Engine>, key: &Key, keeper: Keeper, asked_at: Moment, grant: &Grant) {
+    let tenure = match tenure_of(engine, key, keeper, asked_at, grant) {
+        Ok(tenure) => tenure,
+        Err(Useless::Late(keeper) | Useless::Unfit(keeper, _)) => {
+            return step_down(engine, key, Some(keeper));
+        }
+    };
+    let waker = match engine.queue.seat_next(&tenure, engine.clock.now()) {
+        Release::HandedOn(waker, held) => {
+            rounds::include(engine, &held);
+            waker
+        }
+        Release::Over(waker) => {
+            leave_in_background(engine, &tenure);
+            waker
+        }
+        Release::StillHeld | Release::Stale => {
+            debug_assert!(false, "a line that we represent is held by another");
+            None
+        }
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

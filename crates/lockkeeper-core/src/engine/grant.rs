@@ -1,0 +1,71 @@
+//! From grant to hold: the one way by which a lock becomes ours, for every store and every caller.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::clock::Moment;
+use crate::engine::keeper::Keeper;
+use crate::engine::leave::leave_in_background;
+use crate::engine::queue::{Ask, Hold};
+use crate::engine::rounds;
+use crate::engine::shared::Engine;
+use crate::engine::tenure::{Tenure, deadline};
+use crate::error::{Error, Result};
+use crate::fence::COUNTER_MAX;
+use crate::key::Key;
+use crate::spi::backend::Grant;
+
+/// Why a grant is of no use.
+pub(crate) enum Useless {
+    /// No time is left of it: ask again, from the same place.
+    Late(Keeper),
+    /// No fence can hold its counter.
+    Unfit(Keeper, Error),
+}
+
+/// The store granted the keeper's claim, asked at `asked_at`: a tenure, if it can still be used.
+pub(crate) fn tenure_of(
+    engine: &Engine,
+    key: &Key,
+    keeper: Keeper,
+    asked_at: Moment,
+    grant: &Grant,
+) -> Result<Arc<Tenure>, Useless> {
+    if let Err(error) = check_counter(engine, grant.counter) {
+        return Err(Useless::Unfit(keeper, error));
+    }
+    let now = engine.clock.now();
+    let valid_until = deadline(asked_at, grant.sent_at, grant.valid_for, now);
+    if valid_until <= now {
+        return Err(Useless::Late(keeper));
+    }
+    let (key, ttl, place) = (key.clone(), keeper.ttl, keeper.place);
+    Ok(Arc::new(Tenure::new(key, ttl, place, grant, asked_at, valid_until)))
+}
+
+/// A tenure in a store that nobody else can reach. It is not asked.
+pub(crate) fn private_tenure(engine: &Engine, key: &Key, ask: &Ask) -> Arc<Tenure> {
+    let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
+    Arc::new(Tenure::private(key.clone(), ask.ttl, counter))
+}
+
+/// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.
+pub(crate) fn seat(engine: &Arc<Engine>, ask: &Ask, tenure: Arc<Tenure>, now: Moment) -> Result<Hold> {
+    let fence = tenure.fence();
+    let held = Hold::new(tenure, fence, now, ask.max_hold);
+    if let Err(held) = engine.queue.seat(held.clone(), ask.owner.clone()) {
+        leave_in_background(engine, &held.tenure);
+        return Err(Error::Closed);
+    }
+    rounds::include(engine, &held);
+    Ok(held)
+}
+
+/// Refuse a counter that no fence can hold, rather than let fences go back.
+fn check_counter(engine: &Engine, counter: u64) -> Result<()> {
+    if counter <= COUNTER_MAX {
+        return Ok(());
+    }
+    let what = format!("its counter {counter} is larger than the {COUNTER_MAX} a fence can hold");
+    Err(Error::Unsupported { backend: engine.profile.name, what })
+}

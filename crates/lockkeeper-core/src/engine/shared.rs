@@ -1,0 +1,82 @@
+//! What all parts of one locker share: the store, the clock, the queue, the settings, the background.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper_fork::Origin;
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::engine::background::Background;
+use crate::engine::queue::Queue;
+use crate::engine::schedule::Schedule;
+use crate::error::{Error, Result};
+use crate::observe::{Event, Observer};
+use crate::spi::backend::{DynBackend, Profile};
+use crate::spi::claim::Label;
+
+/// How a locker behaves; each has a setter on [`LockerBuilder`](crate::LockerBuilder).
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) outage_max: Duration,
+    pub(crate) handoff_span_max: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) backend: Box<dyn DynBackend>,
+    pub(crate) profile: Profile,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+    pub(crate) queue: Queue,
+    pub(crate) schedule: Schedule,
+    pub(crate) background: Background,
+    /// Nobody but this locker can reach the store: the local line is the whole lock.
+    pub(crate) is_private: bool,
+    /// The last counter given without asking the store. Relaxed: each number is given once, and the queue's lock orders
+    /// the grants of one key.
+    pub(crate) private_counter: AtomicU64,
+    pub(crate) label: Arc<Label>,
+    pub(crate) observers: Vec<Arc<dyn Observer>>,
+    /// The process that made the locker.
+    pub(crate) made_in: Origin,
+    /// Set once, before the queue is closed. Release and Acquire: whoever sees it set also sees the closed queue's wake-up.
+    pub(crate) closed: AtomicBool,
+    /// Tells whoever waits at the store that the locker was closed.
+    pub(crate) closing: Notify,
+}
+
+impl Engine {
+    /// Tell the observers. One that panics hurts nobody but itself: this is called from `Drop`, too.
+    pub(crate) fn observe(&self, event: &Event<'_>) {
+        for observer in &self.observers {
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(event)));
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether this process made the locker. A fork has none of its threads, and its connections are the parent's.
+    pub(crate) fn is_here(&self) -> bool {
+        self.made_in.is_here()
+    }
+
+    /// # Errors
+    /// [`Error::Forked`] if this process did not make the locker.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(Error::Forked { made_in: self.made_in.pid() }) }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.schedule.stop();
+    }
+}

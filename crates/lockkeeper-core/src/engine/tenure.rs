@@ -1,0 +1,361 @@
+//! A tenure: the time this process holds one key, from the store's grant to the leave or the loss.
+//!
+//! Guards share it, the queue hands it on, the rounds renew it. Whoever holds the place does the next
+//! verb: at rest it lies in the tenure; a renewal or a release takes it out.
+//!
+//! ```text
+//!             grant                  release, nobody next          leave confirmed
+//!   (keeper) ───────▶ held, at rest ────────────────────▶ leaving ───────────────▶ gone
+//!                        │   ▲                               ▲
+//!                 renew  ▼   │ confirmed                     │
+//!                     renewing ── deadline passed, or ─▶ lost ┘
+//!                                 store says no
+//! ```
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::clock::Moment;
+use crate::error::LostReason;
+use crate::fence::{Fence, HANDOFF_MAX};
+use crate::key::Key;
+use crate::spi::backend::{self, DynPlace, Grant};
+
+pub(crate) struct Tenure {
+    pub(crate) key: Key,
+    pub(crate) ttl: Duration,
+    counter: u64,
+    /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
+    /// read it without that lock: see `listened`.
+    handoffs: AtomicU64,
+    /// Only ever moved forward, by the one renewal that is under way. Whoever reads it acts on this number alone, so
+    /// Acquire and Release are more than enough; an old value errs on the safe side.
+    valid_until: AtomicU64,
+    /// Written and read by the rounds, except that a renewal may write it too. A plan, not a promise: an old value
+    /// costs a renewal that comes early. Relaxed is enough; likewise `ask_at`.
+    renew_at: AtomicU64,
+    /// When to ask, before it must be renewed, whether somebody outside waits.
+    ask_at: AtomicU64,
+    /// When we learnt that somebody outside waits; `NEVER` while we know of nobody. It and `wanted_from` are written in
+    /// two steps by the renewal that is under way; a reader between them hands on a little more or less often than
+    /// the bounds say, once. Relaxed is enough.
+    wanted_since: AtomicU64,
+    /// `handoffs` at that time.
+    wanted_from: AtomicU64,
+    /// Written once. Release, so that whoever reads it (Acquire) also sees what the loser did before.
+    lost: AtomicU8,
+    /// Somebody was told that the deadline has passed; no renewal may make that untrue. Only ever set; the renewal looks
+    /// at it after its answer came, with Acquire, to see what was told before.
+    over: AtomicBool,
+    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-offs is read, and read after
+    /// it is written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever
+    /// ended it sees the listener.
+    listened: AtomicBool,
+    rest: Mutex<Rest>,
+}
+
+#[derive(Default)]
+struct Rest {
+    place: Option<Box<dyn DynPlace>>,
+    private: bool,
+    ended: bool,
+    /// Who wants to know the answer to the leave.
+    on_left: Option<oneshot::Sender<backend::Result<()>>>,
+    listeners: Option<Box<Listeners>>,
+}
+
+/// Those who await the loss. Boxed, because most tenures have none.
+#[derive(Default)]
+struct Listeners {
+    wakers: Vec<(u64, Waker)>,
+    made: u64,
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenure").field("key", &self.key).field("fence", &self.fence()).finish_non_exhaustive()
+    }
+}
+
+/// What is left to do when a tenure ends.
+pub(crate) enum End {
+    /// Leave the store with this place.
+    Leave(Box<dyn DynPlace>),
+    /// The place is out for a renewal and leaves when it returns.
+    Out,
+    /// The store was never asked.
+    Nothing,
+}
+
+/// What a place found when it came back to rest.
+pub(crate) enum Returned {
+    /// It lies at rest again.
+    Resting,
+    /// The tenure ended meanwhile: the bringer must leave with it.
+    Ended(Box<dyn DynPlace>),
+}
+
+impl Tenure {
+    pub(crate) fn new(
+        key: Key,
+        ttl: Duration,
+        place: Box<dyn DynPlace>,
+        grant: &Grant,
+        asked_at: Moment,
+        valid_until: Moment,
+    ) -> Self {
+        let wanted_since = if grant.wanted { asked_at } else { Moment::NEVER };
+        Tenure {
+            key,
+            ttl,
+            counter: grant.counter,
+            handoffs: AtomicU64::new(0),
+            valid_until: AtomicU64::new(valid_until.as_nanos()),
+            renew_at: AtomicU64::new(asked_at.after(ttl / 3).as_nanos()),
+            ask_at: AtomicU64::new(u64::MAX),
+            wanted_since: AtomicU64::new(wanted_since.as_nanos()),
+            wanted_from: AtomicU64::new(0),
+            lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
+            listened: AtomicBool::new(false),
+            rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
+        }
+    }
+
+    /// A tenure in a store that nobody else can reach: it has no place there and never expires.
+    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+        let never = || AtomicU64::new(u64::MAX);
+        Tenure {
+            key,
+            ttl,
+            counter,
+            handoffs: AtomicU64::new(0),
+            valid_until: never(),
+            renew_at: never(),
+            ask_at: never(),
+            wanted_since: never(),
+            wanted_from: AtomicU64::new(0),
+            lost: AtomicU8::new(0),
+            over: AtomicBool::new(false),
+            listened: AtomicBool::new(false),
+            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
+        }
+    }
+
+    /// The fence of the present guard.
+    pub(crate) fn fence(&self) -> Fence {
+        Fence::new(self.counter, self.handoffs.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn handoffs(&self) -> u64 {
+        self.handoffs.load(Ordering::Relaxed)
+    }
+
+    /// The next guard's fence, or `None` when this tenure's numbers are used up.
+    pub(crate) fn next_fence(&self) -> Option<Fence> {
+        let next = self.handoffs() + 1;
+        if HANDOFF_MAX < next {
+            return None;
+        }
+        self.handoffs.store(next, Ordering::SeqCst);
+        Some(Fence::new(self.counter, next))
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Whether it is held, by the clock. The first `false` is final, also for a renewal that was on its way.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        if self.valid_until() <= now {
+            self.over.store(true, Ordering::Release);
+        }
+        self.lost().is_none() && !self.over.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn renew_at(&self) -> Moment {
+        Moment::from_nanos(self.renew_at.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_renew_at(&self, at: Moment) {
+        self.renew_at.store(at.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn ask_at(&self) -> Moment {
+        Moment::from_nanos(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ask_at(&self, at: Moment) {
+        self.ask_at.store(at.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// A renewal asked for at `asked_at` was confirmed. Answers may come out of order: keep the latest.
+    pub(crate) fn extend(&self, asked_at: Moment, valid_until: Moment, wanted: bool) {
+        self.valid_until.fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
+        self.set_renew_at(asked_at.after(self.ttl / 3));
+        if !wanted {
+            self.wanted_since.store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
+        } else if self.wanted_since().is_none() {
+            self.wanted_from.store(self.handoffs(), Ordering::Relaxed);
+            self.wanted_since.store(asked_at.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Since when somebody outside waits, as far as we know.
+    pub(crate) fn wanted_since(&self) -> Option<Moment> {
+        let since = Moment::from_nanos(self.wanted_since.load(Ordering::Relaxed));
+        (since != Moment::NEVER).then_some(since)
+    }
+
+    /// How often it was handed on since somebody outside waits.
+    pub(crate) fn handoffs_while_wanted(&self) -> u64 {
+        self.handoffs() - self.wanted_from.load(Ordering::Relaxed).min(self.handoffs())
+    }
+
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        match self.lost.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(LostReason::Expired),
+            2 => Some(LostReason::Taken),
+            3 => Some(LostReason::MaxHold),
+            4 => Some(LostReason::Closed),
+            5 => Some(LostReason::Released),
+            _ => Some(LostReason::Forked),
+        }
+    }
+
+    /// Mark as lost and tell everybody who listens. Final; the first reason stays. `false` if it was lost before.
+    pub(crate) fn lose(&self, reason: LostReason) -> bool {
+        let code = match reason {
+            LostReason::Expired => 1,
+            LostReason::Taken => 2,
+            LostReason::MaxHold => 3,
+            LostReason::Closed => 4,
+            LostReason::Released => 5,
+            LostReason::Forked => 6,
+        };
+        let first = self.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first {
+            self.wake_listeners();
+        }
+        first
+    }
+
+    /// A guard of this tenure was given back: whoever listened for its loss need not listen any longer.
+    pub(crate) fn guard_over(&self) {
+        if self.listened.load(Ordering::SeqCst) {
+            self.wake_listeners();
+        }
+    }
+
+    fn wake_listeners(&self) {
+        let listeners = self.rest().listeners.take();
+        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Resolve when the guard with this fence has lost the lock or given it back. `ticket` is the listener's own,
+    /// `None` at first.
+    pub(crate) fn poll_lost(
+        &self,
+        fence: Fence,
+        ticket: &mut Option<u64>,
+        cx: &Context<'_>,
+    ) -> Poll<LostReason> {
+        let mut rest = self.rest();
+        self.listened.store(true, Ordering::SeqCst);
+        // The next guard's loss is not ours.
+        if Fence::new(self.counter, self.handoffs.load(Ordering::SeqCst)) != fence {
+            return Poll::Ready(LostReason::Released);
+        }
+        if let Some(reason) = self.lost() {
+            return Poll::Ready(reason);
+        }
+        if rest.ended {
+            return Poll::Ready(LostReason::Released);
+        }
+        let Listeners { wakers, made } = &mut **rest.listeners.get_or_insert_default();
+        let mine = ticket.and_then(|id| wakers.iter_mut().find(|it| it.0 == id));
+        if let Some((_, waker)) = mine {
+            waker.clone_from(cx.waker());
+        } else {
+            *made += 1;
+            wakers.push((*made, cx.waker().clone()));
+            *ticket = Some(*made);
+        }
+        Poll::Pending
+    }
+
+    pub(crate) fn stop_listening(&self, ticket: u64) {
+        if let Some(listeners) = &mut self.rest().listeners {
+            listeners.wakers.retain(|it| it.0 != ticket);
+        }
+    }
+
+    /// Take the place for a renewal; `None` if it is out already or the tenure has ended.
+    pub(crate) fn take_to_renew(&self) -> Option<Box<dyn DynPlace>> {
+        self.rest().place.take()
+    }
+
+    /// Bring the place back from a renewal.
+    pub(crate) fn bring_back(&self, place: Box<dyn DynPlace>) -> Returned {
+        let mut rest = self.rest();
+        if rest.ended {
+            return Returned::Ended(place);
+        }
+        rest.place = Some(place);
+        Returned::Resting
+    }
+
+    /// End the tenure.
+    pub(crate) fn end(&self) -> End {
+        let mut rest = self.rest();
+        rest.ended = true;
+        let listeners = rest.listeners.take();
+        let end = match rest.place.take() {
+            Some(place) => End::Leave(place),
+            None if rest.private => End::Nothing,
+            None => End::Out,
+        };
+        drop(rest);
+        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+        end
+    }
+
+    /// Hear the answer to a leave that somebody else will do.
+    pub(crate) fn when_left(&self) -> oneshot::Receiver<backend::Result<()>> {
+        let (sender, receiver) = oneshot::channel();
+        self.rest().on_left = Some(sender);
+        receiver
+    }
+
+    /// Tell whoever waits in [`Tenure::when_left`].
+    pub(crate) fn tell_left(&self, answer: backend::Result<()>) {
+        if let Some(sender) = self.rest().on_left.take() {
+            let _ = sender.send(answer);
+        }
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When what was asked for at `asked_at`, and answered by `now`, ends for us.
+///
+/// It counts from before the request was sent, which a store whose requests queue up in this process knows better
+/// than we, and ends a little earlier than for the store, because two clocks never run at quite the same rate.
+pub(crate) fn deadline(
+    asked_at: Moment,
+    sent_at: Option<Moment>,
+    valid_for: Duration,
+    now: Moment,
+) -> Moment {
+    let counted_from = sent_at.unwrap_or(asked_at).max(asked_at).min(now);
+    let drift = valid_for / 100 + Duration::from_millis(1);
+    counted_from.after(valid_for.saturating_sub(drift))
+}

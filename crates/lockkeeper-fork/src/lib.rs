@@ -1,0 +1,75 @@
+//! Whether this process was forked since a moment that was noted before.
+//!
+//! A fork copies memory but not threads, and connections are shared by both sides. Whoever keeps either must
+//! notice. Asking the system for the process id at every call costs more than an in-process lock; a handler that
+//! the C library runs in each child costs nothing until then.
+//!
+//! Forks made by `fork` of the C library are seen (that is Python's, Ruby's, a daemon's and `nix`'s). A raw `clone`
+//! system call that goes past the library is not.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many forks lie between this process and the first that watched. Changed only in a child that has one thread.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A process, as it was when this was made.
+///
+/// ```
+/// use lockkeeper_fork::Origin;
+///
+/// let here = Origin::here();
+/// assert!(here.is_here());
+/// assert_eq!(here.pid(), std::process::id());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pid: u32,
+    forks: u32,
+}
+
+impl Origin {
+    /// This process.
+    pub fn here() -> Self {
+        static WATCH: Once = Once::new();
+        WATCH.call_once(|| {
+            // SAFETY: `in_child` is a plain function that lives as long as the program and does nothing but one atomic
+            // addition, which is allowed in a child between `fork` and whatever comes next. The call itself has no
+            // other requirement; it fails only for lack of memory, and then forks are not seen, as without it.
+            unsafe {
+                libc::pthread_atfork(None, None, Some(in_child));
+            }
+        });
+        // Relaxed: the number changes only while a process has a single thread.
+        Origin { pid: std::process::id(), forks: FORKS.load(Ordering::Relaxed) }
+    }
+
+    /// Whether the present process is still that one, and not a fork of it. Costs one load of a number.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        FORKS.load(Ordering::Relaxed) == self.forks
+    }
+
+    /// Its process id.
+    pub const fn pid(self) -> u32 {
+        self.pid
+    }
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_knows_that_it_is_not_its_parent() {
+        let parent = Origin::here();
+        // What the C library calls in a child; a real fork is tested where there are locks.
+        in_child();
+        assert!(!parent.is_here());
+        assert!(Origin::here().is_here());
+    }
+}

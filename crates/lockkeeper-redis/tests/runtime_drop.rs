@@ -1,0 +1,26 @@
+//! A runtime that is dropped in the middle of calls leaves the locker whole, and nothing panics.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use lockkeeper_core::Locker;
+use lockkeeper_redis::Redis;
+use lockkeeper_testkit::runtime_drop::{Remote, TTL};
+use lockkeeper_testkit::servers::{Redis as Server, RedisOptions};
+
+struct One(Server);
+
+impl Remote for One {
+    async fn start() -> Self {
+        One(Server::start(RedisOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let backend = Redis::connect(&format!("redis://127.0.0.1:{}", ports[0])).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(one_server, One);

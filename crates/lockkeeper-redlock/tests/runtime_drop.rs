@@ -1,0 +1,33 @@
+//! A runtime that is dropped in the middle of calls leaves the locker whole, and nothing panics.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use lockkeeper_core::Locker;
+use lockkeeper_redis::Redis;
+use lockkeeper_redlock::{Options, Redlock};
+use lockkeeper_testkit::runtime_drop::{Remote, TTL};
+use lockkeeper_testkit::servers::Redis as Server;
+
+struct Three(Vec<Server>);
+
+impl Remote for Three {
+    async fn start() -> Self {
+        Three(Server::masters(3).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        self.0.iter().map(|it| it.port()).collect()
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let node = |port: &u16| {
+            let url = format!("redis://127.0.0.1:{port}");
+            Redis::lazy(lockkeeper_redis::Options::parse(&url).unwrap()).unwrap()
+        };
+        // The servers were started a moment ago, so with the guard nobody could vote.
+        let options = Options::default().without_restart_guard();
+        let backend = Redlock::connect(ports.iter().map(node).collect(), options).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(three_nodes, Three);

@@ -1,0 +1,74 @@
+//! A runtime that is dropped in the middle of calls leaves the locker whole, and nothing panics.
+#![cfg(all(feature = "mysql", feature = "postgres"))]
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use lockkeeper_core::Locker;
+use lockkeeper_sql::mysql::{Mysql, MysqlOptions};
+use lockkeeper_sql::postgres::{Postgres, PostgresOptions};
+use lockkeeper_testkit::runtime_drop::{Remote, TTL};
+use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
+
+/// The address with another port.
+fn moved(url: &str, from: u16, to: u16) -> String {
+    url.replace(&format!(":{from}/"), &format!(":{to}/"))
+}
+
+struct OneMariaDb(MariaDb);
+
+impl Remote for OneMariaDb {
+    async fn start() -> Self {
+        OneMariaDb(MariaDb::start(MariaDbOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let url = moved(&self.0.url(), self.0.port(), ports[0]);
+        let backend = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(mariadb, OneMariaDb);
+
+struct OneMysql(servers::Mysql);
+
+impl Remote for OneMysql {
+    async fn start() -> Self {
+        OneMysql(servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let url = moved(&self.0.url(), self.0.port(), ports[0]);
+        let backend = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(mysql, OneMysql);
+
+struct OnePostgres(servers::Postgres);
+
+impl Remote for OnePostgres {
+    async fn start() -> Self {
+        OnePostgres(servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let url = moved(&self.0.url(), self.0.port(), ports[0]);
+        let backend = Postgres::connect(PostgresOptions::from_url(&url).unwrap()).await.unwrap();
+        Locker::builder(backend).ttl(TTL).build()
+    }
+}
+
+lockkeeper_testkit::runtime_drop!(postgres, OnePostgres);

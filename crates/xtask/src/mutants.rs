@@ -1,0 +1,153 @@
+//! Tests that cannot fail prove nothing: mistakes are planted into a copy of the tree, and the test that each names
+//! must turn red.
+//!
+//! A mistake is a patch under `crates/lockkeeper-testkit/mutants`, so that what ships holds nothing of it. All share
+//! one copy and the build folder of the workspace: only what a patch changes is built anew.
+
+mod copy;
+mod patch;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::shell;
+use copy::Copy;
+use patch::{Patch, Target};
+
+const FOLDER: &str = "crates/lockkeeper-testkit/mutants";
+/// For one test. A mistake that makes a test stand still is not caught: nobody would learn what is wrong.
+const TEST_MAX: Duration = Duration::from_mins(5);
+
+/// Plant the mistakes with these names, or all.
+pub(crate) fn run(names: &[&str]) -> Result<(), String> {
+    let all = patches()?;
+    if let Some(unknown) = names.iter().find(|it| !all.iter().any(|patch| patch.name == **it)) {
+        let known: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
+        return Err(format!("no mistake is called `{unknown}`; there are {}", known.join(", ")));
+    }
+    plant(all.iter().filter(|it| names.is_empty() || names.contains(&it.name.as_str())).collect())
+}
+
+/// Those that need no server, which is quick.
+pub(crate) fn run_simulated() -> Result<(), String> {
+    let all = patches()?;
+    plant(all.iter().filter(|it| !it.needs_servers).collect())
+}
+
+fn patches() -> Result<Vec<Patch>, String> {
+    let folder = shell::root().join(FOLDER);
+    let entries = fs::read_dir(&folder).map_err(|it| format!("{}: {it}", folder.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|it| it.path()).collect();
+    files.retain(|it| it.extension().is_some_and(|ending| ending == "patch"));
+    files.sort();
+    files.iter().map(|it| Patch::read(it)).collect()
+}
+
+fn plant(patches: Vec<&Patch>) -> Result<(), String> {
+    let copy = Copy::make(&shell::root().join("target/mutants"))?;
+    let targets: BTreeSet<&Target> = patches.iter().map(|it| &it.target).collect();
+    for target in targets {
+        shell::say(&format!("xtask: {target} on the code as it is"));
+        match judge(&copy, target)? {
+            Verdict::Green => {}
+            Verdict::Red(text) => return Err(format!("{target} fails without any mistake:\n{text}")),
+            Verdict::Broken(what) => return Err(format!("{target}: {what}")),
+        }
+    }
+    let mut rows = Vec::new();
+    let mut survived = 0;
+    for patch in patches {
+        let result = try_one(&copy, patch);
+        // Whatever became of it: the next one starts from sound code.
+        copy.renew()?;
+        survived += usize::from(result.is_err());
+        let result = result.map_or_else(|it| format!("NOT CAUGHT: {it}"), |()| "caught".to_owned());
+        shell::say(&format!("xtask: {}: {result}", patch.name));
+        rows.push(format!(
+            "| {} | {} | {} | {} |",
+            patch.name,
+            patch.mistake,
+            patch.target,
+            first_line(&result)
+        ));
+    }
+    shell::say("\n| mutant | mistake | test | |\n|---|---|---|---|");
+    shell::say(&rows.join("\n"));
+    if survived == 0 { Ok(()) } else { Err(format!("{survived} of {} mistakes were not caught", rows.len())) }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn try_one(copy: &Copy, patch: &Patch) -> Result<(), String> {
+    shell::say(&format!("xtask: planting {}", patch.name));
+    copy.apply(&patch.file)?;
+    match judge(copy, &patch.target)? {
+        Verdict::Green => Err("the test stayed green".to_owned()),
+        Verdict::Broken(what) => Err(what),
+        Verdict::Red(text) if text.contains(&patch.sign) => Ok(()),
+        Verdict::Red(text) => Err(format!("the test fails without saying \"{}\":\n{text}", patch.sign)),
+    }
+}
+
+enum Verdict {
+    Green,
+    /// What the test printed.
+    Red(String),
+    /// It could not be asked.
+    Broken(String),
+}
+
+fn judge(copy: &Copy, target: &Target) -> Result<Verdict, String> {
+    let built = cargo(copy, &target.arguments(&["--no-run"]), None)?;
+    if !built.0 {
+        return Ok(Verdict::Broken(format!("it does not compile:\n{}", built.1)));
+    }
+    let (good, text) = cargo(copy, &target.arguments(&[]), Some(TEST_MAX))?;
+    Ok(match good {
+        true if 0 < passed(&text) => Verdict::Green,
+        true => Verdict::Broken("no test has that name".to_owned()),
+        false if text.contains("test result: FAILED") => Verdict::Red(text),
+        false => {
+            Verdict::Broken(format!("the test ended without a result, or not within {TEST_MAX:?}:\n{text}"))
+        }
+    })
+}
+
+/// How many tests passed, by the runner's own words.
+fn passed(text: &str) -> usize {
+    let counts = text.split("test result: ok. ").skip(1);
+    counts.filter_map(|it| it.split(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+fn cargo(copy: &Copy, args: &[&str], limit: Option<Duration>) -> Result<(bool, String), String> {
+    let mut command = Command::new("timeout");
+    let seconds = limit.map_or(0, |it| it.as_secs()).to_string();
+    command.args(["--kill-after=10", &seconds, "cargo"]).args(args);
+    command.current_dir(copy.tree()).stdin(Stdio::null());
+    // The crates that everybody uses are built there already. Names of ours differ, because their path does.
+    command.env("CARGO_TARGET_DIR", shell::root().join("target")).env("RUST_BACKTRACE", "0");
+    let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
+    let text = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned()).concat();
+    Ok((out.status.success(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_passed_are_counted_over_all_programs() {
+        let text = "test result: ok. 0 passed; 0 failed\n\ntest result: ok. 12 passed; 0 failed\n";
+        assert_eq!(passed(text), 12);
+        assert_eq!(passed("test result: FAILED. 3 passed; 1 failed"), 0);
+    }
+
+    #[test]
+    fn every_mistake_is_described() {
+        assert!(!patches().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! A copy of the tree, in which mistakes may be planted: what git knows of, as it is now.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell;
+
+pub(super) struct Copy {
+    source: PathBuf,
+    tree: PathBuf,
+    /// Held for as long as we use the copy: two runs would plant into each other's.
+    _lock: File,
+}
+
+impl Copy {
+    /// Make it, or bring it up to date. Files that are the same stay untouched, so that they are not built again.
+    pub(super) fn make(folder: &Path) -> Result<Self, String> {
+        let tree = folder.join("tree");
+        fs::create_dir_all(&tree).map_err(|it| of(&tree, &it))?;
+        let lock = File::create(folder.join("lock")).map_err(|it| of(folder, &it))?;
+        lock.lock().map_err(|it| of(folder, &it))?;
+        let copy = Copy { source: shell::root(), tree, _lock: lock };
+        copy.renew()?;
+        Ok(copy)
+    }
+
+    pub(super) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// Make it equal to the tree again.
+    pub(super) fn renew(&self) -> Result<(), String> {
+        let source = self.source.display().to_string();
+        let listed = ["-C", &source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+        let listed = shell::output("git", &listed)?;
+        let mut wanted = Vec::new();
+        for name in listed.split('\0').filter(|it| !it.is_empty()) {
+            let (from, to) = (self.source.join(name), self.tree.join(name));
+            // Git also lists what was deleted and not yet told to it.
+            let Ok(bytes) = fs::read(&from) else { continue };
+            if fs::read(&to).ok().as_ref() != Some(&bytes) {
+                let folder = to.parent().unwrap_or(&self.tree);
+                fs::create_dir_all(folder).map_err(|it| of(folder, &it))?;
+                fs::write(&to, bytes).map_err(|it| of(&to, &it))?;
+            }
+            wanted.push(to);
+        }
+        remove_all_but(&wanted, &self.tree)
+    }
+
+    /// Plant a mistake.
+    pub(super) fn apply(&self, patch: &Path) -> Result<(), String> {
+        let mut command = Command::new("git");
+        // The copy lies inside the repository, and is none of it.
+        command.env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree));
+        command.current_dir(&self.tree).arg("apply").arg(patch);
+        let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        if out.status.success() {
+            Ok(())
+        } else {
+            Err(format!("the patch no longer applies: {}", said.trim()))
+        }
+    }
+}
+
+fn remove_all_but(wanted: &[PathBuf], folder: &Path) -> Result<(), String> {
+    for entry in fs::read_dir(folder).map_err(|it| of(folder, &it))?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            remove_all_but(wanted, &path)?;
+        } else if !wanted.contains(&path) {
+            fs::remove_file(&path).map_err(|it| of(&path, &it))?;
+        }
+    }
+    Ok(())
+}
+
+fn of(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
