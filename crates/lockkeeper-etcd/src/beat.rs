@@ -14,7 +14,7 @@ use tokio_stream::StreamExt as _;
 use tonic::Status;
 
 use crate::connection::Connection;
-use crate::session::Lease;
+use crate::session::{Lease, revoke};
 use crate::wire::kv_client::KvClient;
 use crate::wire::lease_client::LeaseClient;
 use crate::wire::{Answer as _, LeaseKeepAliveRequest, TxnRequest, created_at, delete};
@@ -97,7 +97,15 @@ async fn prove(connection: &Connection, lease: &Lease, at: usize) -> Result<(), 
         failure: vec![delete(&nothing)],
     };
     let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
+    let reached = connection.history.reached();
     let proof = connection.call_at(at, patience, proof, call).await?;
+    if proof.revision() < reached {
+        // A snapshot was restored: what we gave back since may be there again, and what we hold may not.
+        connection.history.went_back_to(proof.revision());
+        revoke(connection, lease).await;
+        return Ok(());
+    }
+    connection.history.saw(proof.revision());
     if !proof.succeeded {
         lease.lose();
         return Ok(());

@@ -23,6 +23,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::channel::{self, Dials};
 use crate::cluster::{self, Cluster};
 use crate::fault;
+use crate::grants::History;
 use crate::options::Options;
 use crate::trips::Trips;
 use crate::wire::Answer;
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     pub(crate) clock: Clock,
     pub(crate) cluster: Cluster,
     pub(crate) trips: Trips,
+    pub(crate) history: History,
     /// Those that our own thread drives.
     slots: Vec<Mutex<Slot>>,
     /// How many of them were replaced.
@@ -106,6 +108,7 @@ impl Connection {
         Ok(Connection {
             cluster: Cluster::default(),
             trips: Trips::default(),
+            history: History::default(),
             slots,
             replaced: watch::Sender::new(0),
             local: Mutex::default(),

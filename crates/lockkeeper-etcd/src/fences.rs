@@ -24,8 +24,8 @@ use crate::wire::{
 };
 
 const RAISING: &str = "making sure of the fences";
-/// Where ticks begin: the year 2020.
-const TICKS_FROM: Duration = Duration::from_secs(1_577_836_800);
+/// Where ticks begin: the year 2020, in seconds after 1970.
+const TICKS_FROM: u64 = 1_577_836_800;
 /// The largest fence that fits into a signed column of a database; a clock that is far ahead must not go beyond it.
 const TICKS_MAX: u64 = (1 << 47) - (1 << 40);
 /// A base that is behind by less than 50 ms is not raised: no server starts that fast, and of many processes that start
@@ -111,6 +111,7 @@ impl Fences {
     ) -> Option<u64> {
         let base = base_of(base?.kvs.first()?)?;
         let counter = base.saturating_add(u64::try_from(revision).unwrap_or(0));
+        connection.history.saw(revision);
         if connection.dials() != floor.dials || counter <= floor.high {
             self.sure_at.store(0, Ordering::Release);
             return None;
@@ -191,7 +192,9 @@ pub(crate) fn base_of(kv: &KeyValue) -> Option<u64> {
 /// The wall clock in ticks.
 fn ticks() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "a floor for fences; nothing expires by it")]
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + TICKS_FROM).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(TICKS_FROM))
+        .unwrap_or_default();
     u64::try_from(since.as_micros() / 10).unwrap_or(u64::MAX).min(TICKS_MAX)
 }
 

@@ -53,8 +53,12 @@ impl Parting {
             match connection.txn(txn).await {
                 Err(status) if fault::is_lease_gone(&status) => lease.lose(),
                 Err(status) => return Err(fault::from_status(LEAVING, &status)),
-                Ok(answer) if self.unsure => void(lease, &answer)?,
-                Ok(_) => {}
+                Ok(answer) => {
+                    connection.history.saw(answer.revision());
+                    if self.unsure {
+                        void(lease, &answer)?;
+                    }
+                }
             }
         }
         lease.names.give_back(&self.line, self.id);

@@ -70,8 +70,9 @@ impl Connection {
         match cluster::judge(self.nodes(), &words, true) {
             Verdict::Ours(id) => {
                 self.cluster.set(id, &words);
-                let ours = words.iter().find(|it| it.cluster == id);
-                ours.into_iter().for_each(|it| self.turn_to(it.at));
+                if let Some(ours) = words.iter().find(|it| it.cluster == id) {
+                    self.turn_to(ours.at);
+                }
                 Ok(())
             }
             _ if words.is_empty() => Err(self.refused(&failed)),

@@ -20,6 +20,7 @@ use lockkeeper_core::{Claim, Load, Moment};
 use crate::connection::Failed;
 use crate::fault::{self, NAME};
 use crate::fences::Floor;
+use crate::grants::Granted;
 use crate::leave::Parting;
 use crate::session::Lease;
 use crate::store::Store;
@@ -102,18 +103,19 @@ impl EtcdPlace {
         self.revision = None;
         self.watches.clear();
         if self.counter.take().is_some() {
-            self.store.forget(self.claim.id);
+            self.store.grants.forget(self.claim.id);
         }
     }
 
     /// A write let us in, unless its revision is no good as a fence: then another must, and `false` is the answer.
-    fn enter(&mut self, own: i64, counter: Option<u64>) -> bool {
+    fn enter(&mut self, own: i64, look: &Look) -> bool {
         self.watches.clear();
-        self.counter = counter;
-        if let Some(counter) = counter {
-            self.store.remember(self.claim.id, own, counter);
+        self.counter = look.counter;
+        if let Some(counter) = look.counter {
+            let granted = Granted { own, counter, key: self.key.clone(), written_at: look.revision };
+            self.store.grants.remember(self.claim.id, granted);
         }
-        counter.is_some()
+        look.counter.is_some()
     }
 
     /// Our lease, or a new one if we have none that lives.
@@ -174,7 +176,7 @@ impl EtcdPlace {
             self.revision = Some(own);
             if self.is_alone() && look.blockers.is_empty() {
                 look.counter = self.store.fences.counter(answer.range(2), own, floor, &connection);
-                self.enter(own, look.counter);
+                self.enter(own, &look);
             }
             return Ok((self.counter.is_some() || !look.blockers.is_empty()).then_some(look));
         }
@@ -210,7 +212,7 @@ impl EtcdPlace {
             if own.lease == lease.id {
                 self.revision = Some(own.create_revision);
                 // Another place of this process may have been told of this very grant.
-                self.counter = self.store.recall(self.claim.id, own.create_revision);
+                self.counter = self.store.grants.recall(self.claim.id, own.create_revision);
             }
             // Under another lease it is what a lost one left behind; it goes with it.
             return Ok(None);
@@ -315,7 +317,7 @@ impl EtcdPlace {
                     return Ok((lease, look));
                 }
                 Some(look) => {
-                    if self.enter(own, look.counter) {
+                    if self.enter(own, &look) {
                         return Ok((lease, look));
                     }
                 }

@@ -16,6 +16,7 @@ use crate::beat::beat;
 use crate::connection::Connection;
 use crate::fault::{self, NAME};
 use crate::names::Names;
+use crate::stray;
 use crate::wire::lease_client::LeaseClient;
 use crate::wire::{Answer as _, LeaseGrantRequest, LeaseRevokeRequest, TxnRequest, put};
 
@@ -226,11 +227,15 @@ pub(crate) fn long_enough(connection: &Connection, ttl: Duration) -> Result<()> 
 /// Keep a lease alive until it is lost or nobody has used it for a while.
 async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>) {
     let clock = connection.clock.clone();
-    let (mut used_at, mut began_at) = (clock.now(), clock.now());
+    let (mut used_at, mut began_at, mut tidied_at) = (clock.now(), clock.now(), connection.dials());
     while !lease.is_lost() {
         clock.sleep_until(began_at.after(lease.ttl / BEATS)).await;
         began_at = clock.now();
         beat(&connection, &lease).await;
+        let dials = connection.dials();
+        if dials != tidied_at && !lease.is_lost() && stray::remove(&connection, &lease).await.is_ok() {
+            tidied_at = dials;
+        }
         // One is ours and one is the class's.
         if 2 < Arc::strong_count(&lease) {
             used_at = clock.now();
@@ -247,7 +252,8 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>)
     }
 }
 
-async fn revoke(connection: &Connection, lease: &Lease) {
+/// End a lease, and everything under it.
+pub(crate) async fn revoke(connection: &Connection, lease: &Lease) {
     revoke_id(connection, lease.id).await;
     lease.lose();
 }

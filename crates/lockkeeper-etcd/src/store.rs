@@ -1,14 +1,14 @@
 //! What all places of one process share: the connection, the leases, the watches, and the thread for them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{ClaimId, Clock};
+use lockkeeper_core::Clock;
 
 use crate::channel::Driver;
 use crate::connection::Connection;
 use crate::fences::Fences;
+use crate::grants::Grants;
 use crate::options::Options;
 use crate::session::Sessions;
 use crate::wake::Wake;
@@ -22,9 +22,7 @@ pub(crate) struct Store {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) wake: Wake,
     pub(crate) fences: Arc<Fences>,
-    /// The grants of this process: the number in line and the counter. A claim that asks twice must hear the
-    /// same counter twice.
-    grants: Mutex<HashMap<ClaimId, (i64, u64)>>,
+    pub(crate) grants: Arc<Grants>,
     _driver: Driver,
 }
 
@@ -40,9 +38,10 @@ impl Store {
         })?;
         let fences = Arc::new(Fences::new(&options.prefix));
         let connection = Arc::new(Connection::new(options, Clock::boot(), driver.handle.clone())?);
-        let wake = Wake::start(connection.clone(), &driver.handle);
+        let grants = Arc::<Grants>::default();
+        let wake = Wake::start(connection.clone(), grants.clone());
         let sessions = sessions.get_or_init(|| Arc::new(Sessions::new(connection.clone()))).clone();
-        Ok(Store { connection, sessions, wake, fences, grants: Mutex::default(), _driver: driver })
+        Ok(Store { connection, sessions, wake, fences, grants, _driver: driver })
     }
 
     /// Find the cluster, and find out whether it serves us.
@@ -50,24 +49,6 @@ impl Store {
         let answer = self.connection.open(self.fences.look()).await?;
         self.fences.learn(&answer, self.connection.dials());
         Ok(())
-    }
-
-    /// A claim was let in.
-    pub(crate) fn remember(&self, id: ClaimId, own: i64, counter: u64) {
-        self.grants().insert(id, (own, counter));
-    }
-
-    /// The counter of a claim that was let in with this number in line.
-    pub(crate) fn recall(&self, id: ClaimId, own: i64) -> Option<u64> {
-        self.grants().get(&id).filter(|it| it.0 == own).map(|it| it.1)
-    }
-
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.grants().remove(&id);
-    }
-
-    fn grants(&self) -> MutexGuard<'_, HashMap<ClaimId, (i64, u64)>> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn prefix(&self) -> &str {

@@ -15,10 +15,14 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 
 use crate::connection::Connection;
+use crate::grants::Grants;
 use crate::wire::watch_client::WatchClient;
 use crate::wire::watch_create_request::FilterType;
 use crate::wire::watch_request::RequestUnion;
-use crate::wire::{Answer as _, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::wire::{
+    Answer as _, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, delete,
+    written_at,
+};
 
 /// The pause before a broken stream is opened again, which grows while nothing is heard.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -87,10 +91,10 @@ pub(crate) struct Wake {
 
 impl Wake {
     /// Start the task that holds the stream.
-    pub(crate) fn start(connection: Arc<Connection>, driver: &tokio::runtime::Handle) -> Self {
+    pub(crate) fn start(connection: Arc<Connection>, grants: Arc<Grants>) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let told = Arc::<AtomicU64>::default();
-        driver.spawn(serve(connection, inbox, told.clone()));
+        connection.driver.clone().spawn(serve(connection, grants, inbox, told.clone()));
         Wake { orders, next: AtomicI64::new(1), told }
     }
 
@@ -126,8 +130,13 @@ struct Open {
     answers: Streaming<WatchResponse>,
 }
 
-async fn serve(connection: Arc<Connection>, mut inbox: mpsc::UnboundedReceiver<Order>, told: Arc<AtomicU64>) {
-    let mut entries = HashMap::new();
+async fn serve(
+    connection: Arc<Connection>,
+    grants: Arc<Grants>,
+    mut inbox: mpsc::UnboundedReceiver<Order>,
+    told: Arc<AtomicU64>,
+) {
+    let (mut entries, mut checked_at) = (HashMap::new(), connection.dials());
     let mut pause = PAUSE_MIN;
     loop {
         // No stream while there is nothing to watch.
@@ -146,6 +155,14 @@ async fn serve(connection: Arc<Connection>, mut inbox: mpsc::UnboundedReceiver<O
             pause = (pause * 2).min(PAUSE_MAX);
             continue;
         };
+        let dials = connection.dials();
+        if dials != checked_at && !is_intact(&connection, &grants).await {
+            // What is replayed would be another history than the one we know.
+            for (_, entry) in entries.drain() {
+                entry.tell.send_replace(true);
+            }
+        }
+        checked_at = dials;
         let end = loop {
             tokio::select! {
                 order = inbox.recv() => {
@@ -176,6 +193,19 @@ async fn serve(connection: Arc<Connection>, mut inbox: mpsc::UnboundedReceiver<O
         connection.clock.sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// Whether the store still knows the latest of what we hold, and so the history up to then. Asked after a new
+/// connection, because no store goes back without ending all of them.
+async fn is_intact(connection: &Connection, grants: &Grants) -> bool {
+    let Some(newest) = grants.newest() else { return true };
+    let nothing = delete(&Bytes::from(format!("{}/nothing", connection.options.prefix)));
+    let look = TxnRequest {
+        compare: vec![written_at(&newest.key, newest.written_at)],
+        success: vec![nothing.clone()],
+        failure: vec![nothing],
+    };
+    connection.txn(look).await.is_ok_and(|it| it.succeeded)
 }
 
 /// Open a stream and set all watches.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Grant, Place, Turn};
+use lockkeeper_core::backend::{Backend, Grant, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Fence, Key, Locker};
+use lockkeeper_core::{Clock, Fence, Key, Locker};
 use lockkeeper_etcd::Etcd;
+use lockkeeper_testkit::proxy::Proxy;
 use lockkeeper_testkit::quorum::{Quorum, claim, soon};
 
-use crate::admin_of::{restore, save, wipe};
+use crate::admin_of::{put, restore, save, wipe};
 use crate::common::Servers;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -93,7 +94,7 @@ async fn the_operator_sees_the_fence_of_an_old_holder_too() {
     let mut place = backend.enter(claim("job", TTL));
     let Turn::Held(Grant { counter, .. }) = place.turn().await.unwrap() else { panic!("it was free") };
     // Others come, and each makes sure that fences are not behind.
-    let clock = lockkeeper_core::Clock::boot();
+    let clock = Clock::boot();
     for _ in 0..2 {
         clock.sleep(Duration::from_millis(100)).await;
         fence_of_another(&url).await;
@@ -106,4 +107,62 @@ async fn fence_of_another(url: &str) {
     let mut other = Etcd::connect(url).await.unwrap().enter(claim("other", TTL));
     assert!(matches!(other.turn().await.unwrap(), Turn::Held(_)));
     other.leave().await.unwrap();
+}
+
+/// A holder's key came after the snapshot that is restored, its lease before; then the store comes as far as it was.
+async fn a_forgotten_holder(overtaken: bool) {
+    let servers = Servers::start(1).await;
+    let server = servers.first();
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let backend = Etcd::connect(&format!("etcd://{}", proxy.address())).await.unwrap();
+    let mut warm = backend.enter(claim("warm", TTL));
+    assert!(matches!(warm.turn().await.unwrap(), Turn::Held(_)));
+    let saved = save(server).await;
+    let mut place = backend.enter(claim("job", TTL));
+    assert!(matches!(place.turn().await.unwrap(), Turn::Held(_)));
+    // From now on it is not looked at any more, but told.
+    assert!(matches!(place.renew().await.unwrap(), Renewal::Held { .. }));
+    proxy.refuse().await.unwrap();
+    proxy.cut();
+    restore(server, &saved, true).await;
+    for at in 0..if overtaken { 50 } else { 0 } {
+        put(server, "other", &at.to_string()).await;
+    }
+    proxy.accept().await.unwrap();
+    soon("the loss", async {
+        while !matches!(place.renew().await, Ok(Renewal::Lost)) {
+            // As the keeper does between two renewals.
+            Clock::boot().sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    // Nothing of it is left, and it can be had again.
+    place.leave().await.unwrap();
+    let _ = warm.leave().await;
+    let again = servers.locker(TTL).await;
+    soon("the lock", again.lock("job")).await.unwrap().release().await.unwrap();
+    soon("the other lock", again.lock("warm")).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_holder_that_the_restored_store_does_not_know_is_told() {
+    a_forgotten_holder(false).await;
+}
+
+#[tokio::test]
+async fn a_holder_that_the_restored_store_does_not_know_is_told_also_when_it_has_come_as_far_again() {
+    a_forgotten_holder(true).await;
+}
+
+#[tokio::test]
+async fn what_was_given_back_after_the_snapshot_does_not_come_back_with_it() {
+    let servers = Servers::start(1).await;
+    let (here, there) = (servers.locker(TTL).await, servers.locker(TTL).await);
+    let guard = here.lock("job").await.unwrap();
+    let saved = save(servers.first()).await;
+    guard.release().await.unwrap();
+    several(&there).await;
+    restore(servers.first(), &saved, true).await;
+    // The claim is there again, under a lease of a process that lives.
+    soon("the lock", there.lock("job")).await.unwrap().release().await.unwrap();
 }
