@@ -2,6 +2,7 @@
 
 mod coord;
 mod in_process;
+mod load;
 mod macros;
 mod measure;
 mod names;
@@ -32,6 +33,8 @@ const SUITES: &[Suite] = &[
     ("redis", "Redis, free locks", redis::free),
     ("redis-wanted", "Redis, one key that many want", redis::wanted),
     ("redis-kept", "Redis, 10,000 locks held", redis::kept),
+    ("waiting", "One lock, many waiting processes", load::waiting),
+    ("burst", "Many names at once in one process", load::names),
     ("etcd", "etcd, one node", coord::etcd_alone),
     ("etcd-3", "etcd, three nodes", coord::etcd_of_three),
     ("zookeeper", "ZooKeeper, one server", coord::zookeeper_alone),
@@ -41,8 +44,12 @@ const SUITES: &[Suite] = &[
 /// What this program does when a suite starts it once more: the first word, and the work.
 type Worker = (&'static str, fn(&[String]) -> Answer<()>);
 
-const WORKERS: &[Worker] =
-    &[(processes::WORKER, processes::work), (sql::WORKER, sql::work), (redis::WORKER, redis::work)];
+const WORKERS: &[Worker] = &[
+    (processes::WORKER, processes::work),
+    (sql::WORKER, sql::work),
+    (redis::WORKER, redis::work),
+    (load::WORKER, load::work),
+];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -72,6 +72,11 @@ fn nanos(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(u64);
 
+impl Span {
+    /// Longer than any clock runs.
+    pub(crate) const ENDLESS: Span = Span(u64::MAX);
+}
+
 impl From<Duration> for Span {
     fn from(span: Duration) -> Self {
         Span(nanos(span))
@@ -219,6 +224,29 @@ impl Clock {
         let mut time = locked(shared);
         time.now = time.now.max(end);
     }
+}
+
+/// The time of day, counted from 1970. It steps, and hosts disagree about it: nothing is judged by it. It is good for
+/// telling people how far two clocks are apart, and for a floor that is larger than all numbers of last year.
+///
+/// ```
+/// use lockkeeper_core::clock::time_of_day;
+///
+/// assert!(time_of_day().as_secs() > 1_600_000_000, "it is after 2020");
+/// ```
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn time_of_day() -> Duration {
+    // Before 1970 is as good as 1970.
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Block this thread for a while.
+///
+/// ```
+/// lockkeeper_core::clock::pause_thread(std::time::Duration::from_millis(1));
+/// ```
+pub fn pause_thread(span: Duration) {
+    std::thread::sleep(span);
 }
 
 fn locked(shared: &Mutex<Virtual>) -> std::sync::MutexGuard<'_, Virtual> {

@@ -83,7 +83,7 @@ async fn with_two_busy_processes_both_are_served_in_turn() {
     let mut tasks = Vec::new();
     let start = Locker::new(store.clone()).lock("k").await.unwrap();
     for process in 0..2 {
-        let locker = Locker::builder(store.clone()).handoff_count_max(4).build();
+        let locker = Locker::builder(store.clone()).hand_on_count_max(4).build();
         for _ in 0..40 {
             let (locker, log) = (locker.clone(), log.clone());
             tasks.push(tokio::spawn(async move {

@@ -1,27 +1,59 @@
 //! The habits of this house, as a check: taste that is not executed decays.
 
+mod circle;
+mod map;
+mod shape;
+mod words;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{examples, shell};
 
 const FILE_LINES_MAX: usize = 500;
-/// Only the clock reads clocks; only these files speak the SPI's verbs on behalf of users.
-const SPI_CALLERS: &[&str] = &["backend.rs", "keeper.rs", "rounds.rs", "engine.rs"];
+/// Only these files speak the SPI's verbs on behalf of users; the first defines them.
+const SPI_CALLERS: &[&str] =
+    &["spi/backend.rs", "engine/contest.rs", "engine/rounds.rs", "engine/leave.rs", "api/locker.rs"];
+/// The verbs of the SPI without their types.
+const SPI_VERBS: &[&str] = &[
+    "enter_dyn(",
+    "turn_dyn(",
+    "turn_at_once_dyn(",
+    "changed_dyn(",
+    "renew_dyn(",
+    "leave_dyn(",
+    "leave_at_once_dyn(",
+    "is_private_dyn(",
+];
+const CORE: &str = "crates/lockkeeper-core/src/";
 
 pub(crate) fn check() -> Result<(), String> {
     shell::say("xtask: tidy");
     let root = shell::root();
     let mut complaints = Vec::new();
+    let mut core = Vec::new();
     for file in files(&root, "rs") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
         rust_file(&name, &text, &mut complaints);
+        words::check(&name, &text, &mut complaints);
+        if shape::ships(&name) {
+            shape::file(&name, &text, &mut complaints);
+        }
+        if let Some(path) = name.strip_prefix(CORE) {
+            core.push((path.to_owned(), text));
+        }
     }
+    core.sort();
+    circle::check(&core, &mut complaints);
+    shape::stores(&root, &mut complaints);
+    let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap_or_default();
+    map::check(&root, &architecture, &core, &mut complaints);
     for file in files(&root, "md") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
         links(&root, &file, &name, &text, &mut complaints);
+        words::check(&name, &text, &mut complaints);
     }
     examples::check(&root, &mut complaints);
     if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
@@ -67,11 +99,9 @@ fn rust_file(name: &str, text: &str, complaints: &mut Vec<String>) {
     if !is_test && !generated {
         cancel_safety(name, text, complaints);
     }
-    if name.contains("lockkeeper-core/src") && !SPI_CALLERS.iter().any(|it| name.ends_with(it)) {
-        for verb in ["turn_dyn(", "renew_dyn(", "leave_dyn(", "changed_dyn("] {
-            if text.contains(verb) {
-                complaints.push(format!("{name}: `{verb}…)`: only the keeper and the rounds call the SPI"));
-            }
+    if name.starts_with(CORE) && !SPI_CALLERS.iter().any(|it| name.ends_with(it)) {
+        for verb in SPI_VERBS.iter().filter(|it| text.contains(**it)) {
+            complaints.push(format!("{name}: `{verb}…)`: only {} call the SPI", SPI_CALLERS[1..].join(", ")));
         }
     }
 }

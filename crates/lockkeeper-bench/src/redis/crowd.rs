@@ -30,7 +30,7 @@ struct Crowd {
     guards: Vec<u64>,
     commands: u64,
     /// From the release by one process to the grant in another, in microseconds: median, 99th percentile.
-    handoff: (f64, f64),
+    hand_on: (f64, f64),
     /// Right before, by the same processes, in microseconds: a bare round trip of one, and a bare message from one to
     /// the next, which is a round trip from process to process.
     ping: f64,
@@ -90,13 +90,13 @@ pub(crate) async fn four_crowds(server: &Redis) -> Outcome {
 
 /// Four processes with one task each: every guard crosses processes.
 pub(crate) async fn four_alone(server: &Redis) -> Outcome {
-    let (mut ratios, mut handoffs, mut messages, mut pings) = (vec![], vec![], vec![], vec![]);
+    let (mut ratios, mut hand_ons, mut messages, mut pings) = (vec![], vec![], vec![], vec![]);
     let (mut slowest, mut commands, mut rates) = (vec![], vec![], vec![]);
     for turn in 0..2 * TURNS {
         let ours = processes(server, "ours", 1, turn).await?;
-        ratios.push(ours.handoff.0 / ours.message);
-        handoffs.push(ours.handoff.0);
-        slowest.push(ours.handoff.1);
+        ratios.push(ours.hand_on.0 / ours.message);
+        hand_ons.push(ours.hand_on.0);
+        slowest.push(ours.hand_on.1);
         messages.push(ours.message);
         pings.push(ours.ping);
         commands.push(per(ours.commands, ours.guards.iter().sum()));
@@ -112,7 +112,7 @@ pub(crate) async fn four_alone(server: &Redis) -> Outcome {
         Row {
             what: "4 processes × 1 task on one key, from release to grant in another, beside a bare message (`PUBLISH`) \
                    from process to process",
-            ours: format!("{:.0}µs", median(&mut handoffs)),
+            ours: format!("{:.0}µs", median(&mut hand_ons)),
             theirs: format!("{:.0}µs", median(&mut messages)),
             ratio: median(&mut ratios),
             bound: Bound::AtMost(2.0),
@@ -150,12 +150,12 @@ async fn processes(server: &Redis, name: &str, tasks: u64, turn: usize) -> Answe
         reports.push(worker.report().await?);
     }
     Shared::file(&path)?.check(reports.iter().map(|it| it.total).sum())?;
-    let mut p50: Vec<f64> = reports.iter().map(|it| micros(it.handoff.0)).collect();
-    let mut p99: Vec<f64> = reports.iter().map(|it| micros(it.handoff.1)).collect();
+    let mut p50: Vec<f64> = reports.iter().map(|it| micros(it.hand_on.0)).collect();
+    let mut p99: Vec<f64> = reports.iter().map(|it| micros(it.hand_on.1)).collect();
     Ok(Crowd {
         guards: reports.iter().map(|it| it.guards[0]).collect(),
         commands,
-        handoff: (median(&mut p50), median(&mut p99)),
+        hand_on: (median(&mut p50), median(&mut p99)),
         ping: trips.0,
         message: trips.1,
     })
@@ -228,6 +228,6 @@ impl Worker {
         };
         drop(self.stdin);
         self.child.wait().await?;
-        Ok(Report { total, guards: vec![guards], handoff: (p50, p99) })
+        Ok(Report { total, guards: vec![guards], hand_on: (p50, p99) })
     }
 }

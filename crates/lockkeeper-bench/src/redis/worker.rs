@@ -33,7 +33,7 @@ pub(crate) struct Report {
     /// Guards of each task, in the window.
     pub(crate) guards: Vec<u64>,
     /// Median and 99th percentile, in nanoseconds, from the release by one process to the grant in another.
-    pub(crate) handoff: (u64, u64),
+    pub(crate) hand_on: (u64, u64),
 }
 
 /// What everybody changes under the lock and nobody may change otherwise: count, last process, release time.
@@ -119,7 +119,7 @@ pub(crate) async fn fight(
         report.guards.push(guards);
         latency.add(seen)?;
     }
-    report.handoff = (latency.value_at_quantile(0.5), latency.value_at_quantile(0.99));
+    report.hand_on = (latency.value_at_quantile(0.5), latency.value_at_quantile(0.99));
     Ok(report)
 }
 
@@ -176,7 +176,7 @@ async fn obey(arguments: &[String]) -> Answer<()> {
                 let window = Window { from: moment(from)?, until: moment(until)? };
                 let report = fight(&rival, key, tasks.parse()?, window, &shared, process.parse()?).await?;
                 let guards: u64 = report.guards.iter().sum();
-                say(&format!("{} {guards} {} {}", report.total, report.handoff.0, report.handoff.1))?;
+                say(&format!("{} {guards} {} {}", report.total, report.hand_on.0, report.hand_on.1))?;
             }
             _ => return Err(format!("{line:?} is not understood").into()),
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::api::guard::{Guard, Timings};
 use crate::api::request::{Attempt, Contending, LockRequest, Progress};
-use crate::clock::Moment;
+use crate::clock::{Moment, Span};
 use crate::engine::background::InRuntime;
 use crate::engine::contest::{self, Contest};
 use crate::engine::grant;
@@ -22,7 +22,9 @@ use crate::observe::{Event, GrantedBy};
 impl LockRequest {
     /// The first poll: a lock that is free in this process's own store is had at once.
     fn start(&mut self) -> Poll<Result<Guard>> {
-        self.started = self.engine.clock.now();
+        // A hold that never ends by itself, in a store that is not asked, needs no time.
+        let timeless = self.engine.is_private && self.ask.max_hold == Span::ENDLESS;
+        self.started = if timeless { Moment::from_nanos(0) } else { self.engine.clock.now() };
         let key = self.checked_key()?;
         self.progress = match begin(self, key, self.started)? {
             Start::Held(held, by) => {
@@ -33,7 +35,12 @@ impl LockRequest {
                 return Poll::Ready(Err(Error::Closed));
             }
             Start::Represent(keeper) => Progress::Contending(contend(self, key, self.started, keeper)),
-            Start::Wait(waiter) => Progress::Standing(waiter, None),
+            Start::Wait(waiter) => {
+                if timeless {
+                    self.started = self.engine.clock.now();
+                }
+                Progress::Standing(waiter, None)
+            }
         };
         Poll::Pending
     }
@@ -164,7 +171,7 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
     engine.check_process()?;
     engine.background.start()?;
-    match engine.queue.arrive(key, ask, now) {
+    match engine.queue.arrive(key, ask, &engine.clock) {
         Arrival::Represent => Ok(match represent(request, key, None, now)? {
             Ok(held) => Start::Held(held, GrantedBy::Store),
             Err(keeper) => Start::Represent(keeper),

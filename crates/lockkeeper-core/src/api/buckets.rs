@@ -48,6 +48,7 @@ pub struct Buckets {
 /// assert_ne!(Start::by(&"account 7"), Start::by(&"account 8"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
     /// Anywhere: spreads callers evenly.
     Random,

@@ -104,7 +104,7 @@ impl Guard {
     /// Time passes between this answer and your next write. Only a fence that the resource checks closes
     /// that gap.
     pub fn is_valid(&self) -> bool {
-        self.held.is_valid(self.engine.clock.now()) && self.engine.is_here()
+        self.held.is_valid_by(&self.engine.clock) && self.engine.is_here()
     }
 
     /// How long the lock lasts if no renewal succeeds any more; zero once it is lost.
@@ -120,7 +120,7 @@ impl Guard {
     /// [`Error::Lost`] once it is not; [`Error::Forked`] in a fork of the process that holds it.
     pub fn check(&self) -> Result<()> {
         self.engine.check_process()?;
-        if self.held.is_valid(self.engine.clock.now()) { Ok(()) } else { Err(self.lost_error()) }
+        if self.held.is_valid_by(&self.engine.clock) { Ok(()) } else { Err(self.lost_error()) }
     }
 
     /// Resolves when the lock is lost, before the store may give it to somebody else; or with
@@ -238,11 +238,8 @@ impl Guard {
 
     fn lost_error(&self) -> Error {
         let held = &self.held;
-        let by_clock = if held.hold_until < held.tenure.valid_until() {
-            LostReason::MaxHold
-        } else {
-            LostReason::Expired
-        };
+        let by_clock =
+            if held.until < held.tenure.valid_until() { LostReason::MaxHold } else { LostReason::Expired };
         Error::Lost { fence: held.fence, reason: held.tenure.lost().unwrap_or(by_clock) }
     }
 }

@@ -173,7 +173,7 @@ pub struct LockerBuilder {
 
 impl LockerBuilder {
     fn new(backend: impl Backend) -> Self {
-        let handoff_span_max = Duration::from_millis(100);
+        let hand_on_span_max = Duration::from_millis(100);
         LockerBuilder {
             profile: backend.profile(),
             backend: Box::new(backend),
@@ -182,9 +182,9 @@ impl LockerBuilder {
                 max_hold: Duration::MAX,
                 wait: Duration::MAX,
                 outage_max: Duration::from_secs(5),
-                handoff_span_max,
+                hand_on_span_max,
             },
-            bounds: Bounds { waiters_max: 1024, depth_max: 64, handoff_count_max: 32, handoff_span_max },
+            bounds: Bounds { waiters_max: 1024, depth_max: 64, hand_on_count_max: 32, hand_on_span_max },
             clock: Clock::boot(),
             label: Label::of_this_process(),
             observers: Vec::new(),
@@ -230,16 +230,16 @@ impl LockerBuilder {
 
     /// How many callers of this process are served in a row while another process waits. Default 32.
     /// Zero switches the hand-on off as soon as somebody outside waits.
-    pub fn handoff_count_max(mut self, count: u64) -> Self {
-        self.bounds.handoff_count_max = count;
+    pub fn hand_on_count_max(mut self, count: u64) -> Self {
+        self.bounds.hand_on_count_max = count;
         self
     }
 
     /// How long callers of this process are served in a row while another process waits, and how often
     /// the store is asked whether one does. Default 100 ms.
-    pub fn handoff_span_max(mut self, span: Duration) -> Self {
-        self.bounds.handoff_span_max = span;
-        self.settings.handoff_span_max = span.max(Duration::from_millis(1));
+    pub fn hand_on_span_max(mut self, span: Duration) -> Self {
+        self.bounds.hand_on_span_max = span;
+        self.settings.hand_on_span_max = span.max(Duration::from_millis(1));
         self
     }
 

@@ -40,8 +40,8 @@ pub(crate) fn give_back(engine: &Engine, tenure: &Arc<Tenure>, fence: Fence) -> 
         Release::StillHeld | Release::Stale => return false,
         Release::Over(waker) => (waker, false),
         Release::HandedOn(waker, held) => {
-            engine.schedule.ask_early(tenure, held.since, engine.settings.handoff_span_max);
-            engine.schedule.no_later_than(held.hold_until);
+            engine.schedule.ask_early(tenure, held.since, engine.settings.hand_on_span_max);
+            engine.schedule.no_later_than(held.until);
             (waker, true)
         }
     };

@@ -42,8 +42,8 @@ pub(crate) struct Ask {
 pub(crate) struct Bounds {
     pub(crate) waiters_max: usize,
     pub(crate) depth_max: u32,
-    pub(crate) handoff_count_max: u64,
-    pub(crate) handoff_span_max: Duration,
+    pub(crate) hand_on_count_max: u64,
+    pub(crate) hand_on_span_max: Duration,
 }
 
 /// The answer to an arrival.
@@ -70,7 +70,7 @@ pub(crate) struct Hold {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: Fence,
     pub(crate) since: Moment,
-    pub(crate) hold_until: Moment,
+    pub(crate) until: Moment,
 }
 
 /// What happened to a guard that was given back.
@@ -197,25 +197,26 @@ impl Queue {
     }
 
     /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on.
-    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, now: Moment) -> Arrival {
+    /// The clock is read only where it decides something: it costs a third of an in-process lock.
+    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, clock: &Clock) -> Arrival {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
         if shard.closed {
             return Arrival::Closed;
         }
         if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key) {
-            return self.join(line, ask, now);
+            return self.join(line, ask, clock);
         }
         let line = Line { state: State::Contending(key.clone()), waiters: VecDeque::new(), tickets: 0 };
         shard.lines.insert_unique(hash, line, |it| it.key().hash64());
         Arrival::Represent
     }
 
-    fn join(&self, line: &mut Line, ask: &Ask, now: Moment) -> Arrival {
+    fn join(&self, line: &mut Line, ask: &Ask, clock: &Clock) -> Arrival {
         if let State::Held(holding) = &mut line.state
             && ask.owner.is_some()
             && holding.owner == ask.owner
-            && holding.held.is_valid(now)
+            && holding.held.is_valid_by(clock)
         {
             if self.bounds.depth_max <= holding.depth {
                 return Arrival::TooDeep;
@@ -300,8 +301,8 @@ impl Queue {
         let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
         let still_good = tenure.is_valid(now) && now.after(tenure.ttl / 4) < tenure.valid_until();
         let turn_of_others = tenure.wanted_since().is_some_and(|since| {
-            self.bounds.handoff_count_max <= tenure.handoffs_while_wanted()
-                || self.bounds.handoff_span_max <= now - since
+            self.bounds.hand_on_count_max <= tenure.hand_ons_while_wanted()
+                || self.bounds.hand_on_span_max <= now - since
         });
         if !still_good || turn_of_others {
             return None;
@@ -395,15 +396,21 @@ impl Queue {
 
 impl Hold {
     pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Span) -> Self {
-        Hold { tenure, fence, since: now, hold_until: now.after(max_hold.into()) }
+        Hold { tenure, fence, since: now, until: now.after(max_hold.into()) }
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
-        self.tenure.valid_until().min(self.hold_until)
+        self.tenure.valid_until().min(self.until)
     }
 
     pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.is_valid(now) && now < self.hold_until
+        self.tenure.is_valid(now) && now < self.until
+    }
+
+    /// The same for now, without reading the clock for a hold that never ends by itself.
+    pub(crate) fn is_valid_by(&self, clock: &Clock) -> bool {
+        let endless = self.until == Moment::NEVER && self.tenure.valid_until() == Moment::NEVER;
+        self.is_valid(if endless { Moment::from_nanos(0) } else { clock.now() })
     }
 }
 

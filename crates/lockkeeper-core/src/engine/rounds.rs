@@ -69,7 +69,7 @@ fn loss(held: &Hold, now: Moment) -> Option<LostReason> {
     if !held.tenure.is_valid(now) {
         return Some(LostReason::Expired);
     }
-    (held.hold_until <= now).then_some(LostReason::MaxHold)
+    (held.until <= now).then_some(LostReason::MaxHold)
 }
 
 /// Begin a renewal. It is never cancelled; if the deadline passes first, the rounds tell the loss meanwhile.

@@ -46,7 +46,7 @@ impl Schedule {
             self.busy.store(true, Ordering::Relaxed);
         }
         let first = !self.started.load(Ordering::Acquire) && !self.started.swap(true, Ordering::AcqRel);
-        self.no_later_than(tenure.renew_at().min(held.hold_until));
+        self.no_later_than(tenure.renew_at().min(held.until));
         first
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) max_hold: Duration,
     pub(crate) wait: Duration,
     pub(crate) outage_max: Duration,
-    pub(crate) handoff_span_max: Duration,
+    pub(crate) hand_on_span_max: Duration,
 }
 
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 use crate::error::LostReason;
-use crate::fence::{Fence, HANDOFF_MAX};
+use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
 use crate::spi::backend::{self, DynPlace, Grant};
 
@@ -32,7 +32,7 @@ pub(crate) struct Tenure {
     counter: u64,
     /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
     /// read it without that lock: see `listened`.
-    handoffs: AtomicU64,
+    hand_ons: AtomicU64,
     /// Only ever moved forward, by the one renewal that is under way. Whoever reads it acts on this number alone, so
     /// Acquire and Release are more than enough; an old value errs on the safe side.
     valid_until: AtomicU64,
@@ -45,14 +45,14 @@ pub(crate) struct Tenure {
     /// two steps by the renewal that is under way; a reader between them hands on a little more or less often than
     /// the bounds say, once. Relaxed is enough.
     wanted_since: AtomicU64,
-    /// `handoffs` at that time.
+    /// `hand_ons` at that time.
     wanted_from: AtomicU64,
     /// Written once. Release, so that whoever reads it (Acquire) also sees what the loser did before.
     lost: AtomicU8,
     /// Somebody was told that the deadline has passed; no renewal may make that untrue. Only ever set; the renewal looks
     /// at it after its answer came, with Acquire, to see what was told before.
     over: AtomicBool,
-    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-offs is read, and read after
+    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-ons is read, and read after
     /// it is written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever
     /// ended it sees the listener.
     listened: AtomicBool,
@@ -114,7 +114,7 @@ impl Tenure {
             key,
             ttl,
             counter: grant.counter,
-            handoffs: AtomicU64::new(0),
+            hand_ons: AtomicU64::new(0),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             renew_at: AtomicU64::new(asked_at.after(ttl / 3).as_nanos()),
             ask_at: AtomicU64::new(u64::MAX),
@@ -134,7 +134,7 @@ impl Tenure {
             key,
             ttl,
             counter,
-            handoffs: AtomicU64::new(0),
+            hand_ons: AtomicU64::new(0),
             valid_until: never(),
             renew_at: never(),
             ask_at: never(),
@@ -149,20 +149,20 @@ impl Tenure {
 
     /// The fence of the present guard.
     pub(crate) fn fence(&self) -> Fence {
-        Fence::new(self.counter, self.handoffs.load(Ordering::Relaxed))
+        Fence::new(self.counter, self.hand_ons.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn handoffs(&self) -> u64 {
-        self.handoffs.load(Ordering::Relaxed)
+    pub(crate) fn hand_ons(&self) -> u64 {
+        self.hand_ons.load(Ordering::Relaxed)
     }
 
     /// The next guard's fence, or `None` when this tenure's numbers are used up.
     pub(crate) fn next_fence(&self) -> Option<Fence> {
-        let next = self.handoffs() + 1;
-        if HANDOFF_MAX < next {
+        let next = self.hand_ons() + 1;
+        if HAND_ON_MAX < next {
             return None;
         }
-        self.handoffs.store(next, Ordering::SeqCst);
+        self.hand_ons.store(next, Ordering::SeqCst);
         Some(Fence::new(self.counter, next))
     }
 
@@ -201,7 +201,7 @@ impl Tenure {
         if !wanted {
             self.wanted_since.store(Moment::NEVER.as_nanos(), Ordering::Relaxed);
         } else if self.wanted_since().is_none() {
-            self.wanted_from.store(self.handoffs(), Ordering::Relaxed);
+            self.wanted_from.store(self.hand_ons(), Ordering::Relaxed);
             self.wanted_since.store(asked_at.as_nanos(), Ordering::Relaxed);
         }
     }
@@ -213,8 +213,8 @@ impl Tenure {
     }
 
     /// How often it was handed on since somebody outside waits.
-    pub(crate) fn handoffs_while_wanted(&self) -> u64 {
-        self.handoffs() - self.wanted_from.load(Ordering::Relaxed).min(self.handoffs())
+    pub(crate) fn hand_ons_while_wanted(&self) -> u64 {
+        self.hand_ons() - self.wanted_from.load(Ordering::Relaxed).min(self.hand_ons())
     }
 
     pub(crate) fn lost(&self) -> Option<LostReason> {
@@ -269,7 +269,7 @@ impl Tenure {
         let mut rest = self.rest();
         self.listened.store(true, Ordering::SeqCst);
         // The next guard's loss is not ours.
-        if Fence::new(self.counter, self.handoffs.load(Ordering::SeqCst)) != fence {
+        if Fence::new(self.counter, self.hand_ons.load(Ordering::SeqCst)) != fence {
             return Poll::Ready(LostReason::Released);
         }
         if let Some(reason) = self.lost() {

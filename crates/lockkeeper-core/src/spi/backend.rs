@@ -214,7 +214,7 @@ impl Profile {
             reach,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_secs(365 * 24 * 60 * 60),
+            ttl_max: Duration::from_hours(365 * 24),
         }
     }
 
@@ -335,6 +335,10 @@ impl Turn {
 ///
 /// let turn = Turn::Held(Grant::new(17, Duration::from_secs(10)).wanted(true));
 /// assert!(matches!(turn, Turn::Held(Grant { counter: 17, wanted: true, .. })));
+///
+/// // The request stood in a queue of the client for a while: the ttl counts from when it left.
+/// let sent = lockkeeper_core::Clock::boot().now();
+/// assert_eq!(Grant::new(18, Duration::from_secs(10)).sent_at(sent).sent_at, Some(sent));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

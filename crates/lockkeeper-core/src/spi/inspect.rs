@@ -92,6 +92,20 @@ impl LockInfo {
 }
 
 /// Somebody who holds a lock or waits for it.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lockkeeper_core::inspect::Occupant;
+/// use lockkeeper_core::{Fence, Label, Load};
+///
+/// let left = Duration::from_secs(7);
+/// let holder = Occupant::new(Label::of_this_process(), left)
+///     .since(Some(Duration::from_secs(3)))
+///     .fence(Some(Fence::of_grant(17)))
+///     .load(Load::new(2, 5));
+/// assert_eq!((holder.valid_for, holder.load.weight), (left, 2));
+/// assert!(holder.valid_for(Duration::ZERO).valid_for.is_zero());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occupant {

@@ -101,8 +101,8 @@ impl<S: Inspect + Clone> World<S> {
             .clock(self.clock.clone())
             .spawner(process.clone())
             .outage_max(self.scenario.ttl * 3)
-            .handoff_span_max(self.scenario.ttl / 3)
-            .handoff_count_max(3);
+            .hand_on_span_max(self.scenario.ttl / 3)
+            .hand_on_count_max(3);
         let locker = (self.settings)(builder).build();
         let users = Arc::new(AtomicU32::new(self.scenario.users));
         let pauses = Arc::new(AtomicU64::new(0));

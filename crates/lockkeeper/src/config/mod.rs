@@ -70,8 +70,8 @@ pub struct Config {
     outage_max: Option<Duration>,
     waiters_max: Option<usize>,
     depth_max: Option<u32>,
-    handoff_count_max: Option<u64>,
-    handoff_span_max: Option<Duration>,
+    hand_on_count_max: Option<u64>,
+    hand_on_span_max: Option<Duration>,
     /// Options that go behind the `?` of the URL.
     store: BTreeMap<String, String>,
     /// Every key that was set: what to show, and where it came from.
@@ -231,11 +231,11 @@ impl Config {
         if let Some(it) = self.depth_max {
             locker = locker.depth_max(it);
         }
-        if let Some(it) = self.handoff_count_max {
-            locker = locker.handoff_count_max(it);
+        if let Some(it) = self.hand_on_count_max {
+            locker = locker.hand_on_count_max(it);
         }
-        if let Some(it) = self.handoff_span_max {
-            locker = locker.handoff_span_max(it);
+        if let Some(it) = self.hand_on_span_max {
+            locker = locker.hand_on_span_max(it);
         }
         locker
     }

@@ -24,8 +24,8 @@ pub(super) const KEYS: &[&str] = &[
     "outage_max",
     "waiters_max",
     "depth_max",
-    "handoff_count_max",
-    "handoff_span_max",
+    "hand_on_count_max",
+    "hand_on_span_max",
 ];
 
 const PREFIX: &str = "LOCKKEEPER_";
@@ -130,10 +130,10 @@ impl Config {
             "max_hold" => self.max_hold = Some(some_span(known, value)?),
             "wait" => self.wait = Some(span(known, value)?),
             "outage_max" => self.outage_max = Some(span(known, value)?),
-            "handoff_span_max" => self.handoff_span_max = Some(span(known, value)?),
+            "hand_on_span_max" => self.hand_on_span_max = Some(span(known, value)?),
             "waiters_max" => self.waiters_max = Some(count(known, value)?),
             "depth_max" => self.depth_max = Some(count(known, value)?),
-            _ => self.handoff_count_max = Some(count(known, value)?),
+            _ => self.hand_on_count_max = Some(count(known, value)?),
         }
         if known.ends_with("_max") && value.parse::<u64>().is_ok() {
             value.clone_into(&mut shown);

@@ -11,8 +11,8 @@ wait = "forever"
 outage_max = "2s"
 waiters_max = 5_00
 depth_max = 3
-handoff_count_max = 0
-handoff_span_max = "20ms"
+hand_on_count_max = 0
+hand_on_span_max = "20ms"
 
 [store]
 timeout = "500ms"
@@ -35,7 +35,7 @@ fn every_key_is_read() {
     assert_eq!((config.ttl(), config.wait()), (Some(Duration::from_secs(5)), Some(Duration::MAX)));
     assert_eq!(config.max_hold(), Some(Duration::from_mins(1)));
     assert_eq!(
-        (config.waiters_max, config.depth_max, config.handoff_count_max),
+        (config.waiters_max, config.depth_max, config.hand_on_count_max),
         (Some(500), Some(3), Some(0))
     );
     let url = config.url().unwrap();

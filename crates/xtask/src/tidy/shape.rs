@@ -1,0 +1,147 @@
+//! The shape of what ships: open types, no test code, one clock, the same rooms in every store.
+
+use std::path::Path;
+
+/// Types of the core that are complete as they are, with the reason.
+const COMPLETE: &[(&str, &str)] = &[
+    ("Turn", "an answer is either or; its variants are open"),
+    ("Renewal", "an answer is either or; its variants are open"),
+    ("Host", "a name and a port"),
+    ("Address", "a field of it is private"),
+];
+
+/// Words by which code reads a clock or sleeps.
+const TIME: &[&str] = &[
+    "thread::sleep",
+    "thread::park_timeout",
+    "tokio::time::",
+    "SystemTime::now",
+    "Instant::now",
+    ".recv_timeout(",
+];
+
+/// What every store has, whatever else it needs: the roles that whoever knows one store looks for in the next.
+const STORE_FILES: &[&str] =
+    &["options.rs", "connection.rs", "place.rs", "wake.rs", "admin.rs", "doctor.rs", "fault.rs"];
+
+/// The stores, and which of the files one has no use for.
+const STORES: &[(&str, &[&str])] = &[
+    ("lockkeeper-sqlite/src", &[]),
+    ("lockkeeper-redis/src", &[]),
+    ("lockkeeper-redlock/src", &["connection.rs", "wake.rs", "fault.rs"]),
+    ("lockkeeper-sql/src/postgres", &[]),
+    ("lockkeeper-sql/src/mysql", &[]),
+    ("lockkeeper-etcd/src", &[]),
+    ("lockkeeper-zookeeper/src", &[]),
+];
+
+/// Whether a file is part of what users build.
+pub(super) fn ships(name: &str) -> bool {
+    let ours = ["lockkeeper-testkit", "lockkeeper-bench", "lockkeeper-book", "xtask"];
+    name.starts_with("crates/")
+        && name.contains("/src/")
+        && !ours.iter().any(|it| name.starts_with(&format!("crates/{it}/")))
+}
+
+/// One file of what ships.
+pub(super) fn file(name: &str, text: &str, complaints: &mut Vec<String>) {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    for (number, line) in code.lines().enumerate() {
+        let (at, line) = (format!("{name}:{}", number + 1), line.trim_start());
+        if line.starts_with("//") {
+            continue;
+        }
+        if !name.ends_with("lockkeeper-core/src/clock.rs") && !name.contains("lockkeeper-demo") {
+            for word in TIME.iter().filter(|it| line.contains(**it)) {
+                complaints.push(format!("{at}: `{word}`: only clock.rs reads a clock or sleeps"));
+            }
+        }
+        let for_tests =
+            ["mutant", "test", "mock", "chaos"].iter().any(|it| line.contains(&format!("feature = \"{it}")));
+        if line.contains("cfg") && for_tests && !line.contains("test-util") {
+            complaints.push(format!("{at}: what ships has no code for tests; plant mistakes by a patch"));
+        }
+    }
+    if name.starts_with("crates/lockkeeper-core/src/") {
+        open_types(name, code, complaints);
+    }
+}
+
+/// Public enums and structs with public fields can grow.
+fn open_types(name: &str, code: &str, complaints: &mut Vec<String>) {
+    let mut open = false;
+    let lines: Vec<&str> = code.lines().collect();
+    for (number, line) in lines.iter().enumerate() {
+        if line.starts_with("#[non_exhaustive]") {
+            open = true;
+        } else if let Some(rest) = line.strip_prefix("pub enum ").or_else(|| line.strip_prefix("pub struct "))
+        {
+            let of_fields = line.ends_with('{')
+                && lines[number + 1..]
+                    .iter()
+                    .take_while(|it| !it.starts_with('}'))
+                    .any(|it| it.starts_with("    pub "));
+            let kind: String = rest.chars().take_while(|it| it.is_alphanumeric()).collect();
+            let grows = line.starts_with("pub enum ") || of_fields;
+            if grows && !open && !COMPLETE.iter().any(|it| it.0 == kind) {
+                complaints.push(format!(
+                    "{name}:{}: `{kind}` cannot grow: `#[non_exhaustive]`, and a constructor",
+                    number + 1
+                ));
+            }
+            open = false;
+        } else if !line.starts_with("#[") {
+            open = false;
+        }
+    }
+}
+
+/// Every store has the same rooms.
+pub(super) fn stores(root: &Path, complaints: &mut Vec<String>) {
+    for (folder, without) in STORES {
+        for file in STORE_FILES.iter().filter(|it| !without.contains(it)) {
+            if !root.join("crates").join(folder).join(file).exists() {
+                complaints.push(format!("crates/{folder}: there is no {file}, which every store has"));
+            }
+        }
+        let store = folder.split('/').next().unwrap_or_default();
+        if !root.join("crates").join(store).join("tests/conformance.rs").exists() {
+            complaints.push(format!("crates/{store}: the suite stands in tests/conformance.rs"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{file, ships};
+
+    fn complaints(name: &str, text: &str) -> Vec<String> {
+        let mut complaints = Vec::new();
+        file(name, text, &mut complaints);
+        complaints
+    }
+
+    #[test]
+    fn a_type_that_cannot_grow_is_noticed() {
+        let core = "crates/lockkeeper-core/src/spi/x.rs";
+        assert_eq!(complaints(core, "#[derive(Debug)]\npub enum Colour {\n    Red,\n}\n").len(), 1);
+        assert_eq!(complaints(core, "pub struct Point {\n    pub x: u32,\n}\n").len(), 1);
+        assert_eq!(
+            complaints(core, "#[derive(Debug)]\n#[non_exhaustive]\npub enum Colour {\n    Red,\n}\n"),
+            [""; 0]
+        );
+        assert_eq!(complaints(core, "pub struct Point {\n    x: u32,\n}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn clocks_and_test_code_in_what_ships_are_noticed() {
+        assert_eq!(complaints("crates/lockkeeper/src/x.rs", "std::thread::sleep(it);\n").len(), 1);
+        assert_eq!(complaints("crates/lockkeeper/src/x.rs", "#[cfg(feature = \"mutants\")]\n").len(), 1);
+        assert_eq!(
+            complaints("crates/lockkeeper/src/x.rs", "// thread::sleep\n#[cfg(test)]\nInstant::now()"),
+            [""; 0]
+        );
+        assert!(ships("crates/lockkeeper-redis/src/lib.rs"));
+        assert!(!ships("crates/lockkeeper-redis/tests/x.rs") && !ships("crates/xtask/src/main.rs"));
+    }
+}
