@@ -51,6 +51,8 @@ pub(crate) async fn beat(connection: &Arc<Connection>, lease: &Arc<Lease>) {
                     if by != first {
                         connection.turn_to(by);
                     }
+                    // What was sent later proves more, should it still be answered.
+                    tries.detach_all();
                     return;
                 }
                 // Refused: another may know better, but not at once.

@@ -39,33 +39,44 @@ pub(crate) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let (mut findings, mut versions) = (Vec::new(), BTreeSet::new());
     // What several nodes say alike is told once.
     let mut errors: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut reserved = Vec::new();
     for (at, name) in connection.options.endpoints.iter().enumerate() {
-        let mut node = MaintenanceClient::new(connection.node(at));
-        let status = tokio::select! {
-            status = node.status(connection.request(StatusRequest {}, false)) => status.ok(),
-            () = connection.clock.sleep(connection.options.timeout) => None,
+        let status = match status(connection, at).await {
+            Ok(status) if !connection.cluster.admits(at, status.cluster()) => {
+                findings.push(stranger(name));
+                continue;
+            }
+            Ok(status) => status,
+            // It does not say who refuses.
+            Err(it) if fault::is_refusal(&it) && connection.is_strange(at).await => {
+                findings.push(stranger(name));
+                continue;
+            }
+            Err(it) if fault::is_refusal(&it) => {
+                reserved.push(name.clone());
+                continue;
+            }
+            Err(_) => {
+                findings.push(Finding::warning(
+                    format!("{name} does not answer"),
+                    "one more node lost may cost the quorum, and with it every lock after its ttl",
+                    "start it, or take it out of the URL",
+                ));
+                continue;
+            }
         };
-        let Some(status) = status.map(tonic::Response::into_inner) else {
-            findings.push(Finding::warning(
-                format!("{name} does not answer"),
-                "one more node lost may cost the quorum, and with it every lock after its ttl",
-                "start it, or take it out of the URL",
-            ));
-            continue;
-        };
-        if !connection.cluster.admits(at, status.cluster()) {
-            findings.push(Finding::danger(
-                format!("{name} belongs to another cluster ({:x})", status.cluster()),
-                "it is not used, and one more node lost may cost the quorum; other programs may use it",
-                "let it join this cluster again, empty, or take it out of the URL",
-            ));
-            continue;
-        }
         findings.extend(about_node(name, &status));
         for error in &status.errors {
             errors.entry(error.clone()).or_default().push(name);
         }
         versions.insert(status.version);
+    }
+    if !reserved.is_empty() {
+        findings.push(Finding::warning(
+            format!("this user may not see the state of {}", some_of(&reserved)),
+            "their versions, with what is known to be wrong with them, and their errors are not examined",
+            "let the user root examine the cluster",
+        ));
     }
     for (error, names) in errors {
         findings.push(Finding::danger(
@@ -80,6 +91,23 @@ pub(crate) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     findings.extend(about_foreign_keys(store).await?);
     findings.push(about_writes(connection).await?);
     Ok(findings)
+}
+
+/// What one node says, if it does in time.
+async fn status(connection: &Connection, at: usize) -> std::result::Result<StatusResponse, tonic::Status> {
+    let mut node = MaintenanceClient::new(connection.node(at));
+    tokio::select! {
+        status = node.status(connection.request(StatusRequest {}, false)) => status.map(tonic::Response::into_inner),
+        () = connection.clock.sleep(connection.options.timeout) => Err(tonic::Status::deadline_exceeded("silence")),
+    }
+}
+
+fn stranger(name: &str) -> Finding {
+    Finding::danger(
+        format!("{name} belongs to another cluster"),
+        "it is not used, and one more node lost may cost the quorum; other programs may use it",
+        "let it join this cluster again, empty, or take it out of the URL",
+    )
 }
 
 /// What one node says of itself.
@@ -108,7 +136,10 @@ fn about_version(version: &str) -> Finding {
     let present = DEFECTS.iter().filter(|it| patch < it.0);
     let present: Vec<_> = present.map(|it| it.1).collect();
     if (major, minor) != (Some(3), Some(4)) || present.is_empty() {
-        return Finding::fine(format!("etcd {version}"), "we know of no defect, and test with 3.4.23");
+        return Finding::fine(
+            format!("etcd {version}"),
+            "we know of no defect, and test with 3.4.23 and 3.5.30",
+        );
     }
     let what = format!("etcd {version} has a known defect, or several ({})", present.len());
     Finding::warning(what, present.join("; "), "update to 3.4.42 or later, or to 3.5")

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A free lock costs one transaction to take and one to give back. Whoever waits watches its predecessor
-//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Building needs no
-//! protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
+//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Any minority of the named
+//! nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
 
 mod admin;
 mod beat;
@@ -75,7 +75,8 @@ impl Etcd {
     ///
     /// # Errors
     /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
-    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers.
+    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers, or if those that do belong to
+    /// different clusters and none is that of most.
     pub async fn connect(url: &str) -> Result<Self> {
         Etcd::with_options(Options::parse(url)?).await
     }

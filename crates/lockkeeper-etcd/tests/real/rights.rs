@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
+use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Error};
 use lockkeeper_etcd::Etcd;
 use lockkeeper_testkit::quorum::{claim, locker, soon, take};
@@ -42,6 +43,16 @@ async fn a_claim_that_may_not_be_made_is_given_up() {
 #[tokio::test]
 async fn a_lease_that_may_not_be_marked_is_given_up() {
     refused(&["lockkeeper/fences"]).await;
+}
+
+#[tokio::test]
+async fn the_doctor_needs_no_more_rights_than_the_locks() {
+    let server = Server::start(EtcdOptions::default()).await.unwrap();
+    enable_users(&server, &["lockkeeper/"]).await;
+    let backend = Etcd::connect(&url(&server, "clerk")).await.unwrap();
+    let findings = backend.doctor().await.unwrap();
+    assert!(findings.iter().any(|it| it.what.contains("writes took")), "{findings:?}");
+    assert!(!findings.iter().any(|it| it.what.contains("does not answer")), "{findings:?}");
 }
 
 #[tokio::test]
