@@ -208,7 +208,7 @@ pub(crate) fn work(args: &[String]) -> Answer<()> {
         let until = from.after(MEASURE);
         let (mut guards, mut refused) = (0_u32, 0_u32);
         while clock.now() < until {
-            match locker.lock("crowd").wait_at_most(Duration::from_mins(2)).await {
+            match locker.lock("crowd").wait_at_most(Duration::from_secs(2 * 60)).await {
                 Ok(guard) => {
                     guards += u32::from((from..until).contains(&clock.now()));
                     drop(guard.release().await);
@@ -234,7 +234,7 @@ fn names_at(site: &Site) -> Answer<Vec<Row>> {
         let valid = guards.iter().filter(|it| it.is_valid()).count();
         let valid = u32::try_from(valid).unwrap_or(0) * u32::from(before.is_valid());
         drop(guards);
-        locker.shutdown(Duration::from_mins(2)).await?;
+        locker.shutdown(Duration::from_secs(2 * 60)).await?;
         Answer::Ok((valid, took))
     })?;
     Ok(vec![Row {

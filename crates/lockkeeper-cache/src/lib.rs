@@ -17,6 +17,7 @@
 //! Read, lock, read again, load, store: whoever waited for the lock finds the entry when it looks again. With
 //! [`Rebuild::local`] there is one load per process, which is enough for most; with [`Rebuild::new`] and a
 //! locker that other processes share, one load for all of them.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod cache;
 mod memory;

@@ -86,7 +86,7 @@ impl<C> Rebuild<C> {
         Rebuild {
             cache,
             locker,
-            ttl: Duration::from_mins(1),
+            ttl: Duration::from_secs(60),
             absent_ttl: Duration::from_secs(5),
             jitter_percent: 10,
             stale: Duration::ZERO,

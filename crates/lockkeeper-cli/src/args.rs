@@ -52,7 +52,7 @@ pub(crate) enum Command {
     #[command(after_help = help::DOCTOR)]
     Doctor(Json),
     /// See locks at work
-    #[command(subcommand)]
+    #[cfg_attr(feature = "demo", command(subcommand))]
     Demo(crate::demo::Demo),
     /// Look at the settings
     #[command(subcommand)]

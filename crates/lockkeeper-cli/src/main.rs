@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod doctor;
 mod exit;
+mod features;
 mod help;
 mod ls;
 mod output;

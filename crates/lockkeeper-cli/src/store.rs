@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lockkeeper::{Config, Store};
 
 use crate::exit::{self, Failure, Result};
-use crate::text;
+use crate::{features, text};
 
 /// The store this call talks to.
 pub(crate) struct Target {
@@ -41,6 +41,7 @@ impl Target {
 
     /// Open it.
     pub(crate) async fn open(&self) -> Result<Store> {
+        features::check(&self.url)?;
         if let Some(folder) = &self.folder {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|error| {

@@ -116,7 +116,10 @@ fn the_first_ten_minutes_are_as_written() {
         panic!("the page has other commands than this test: {commands:#?}")
     };
     let mut reader = Reader::new();
-    assert_eq!(*install, "cargo install --path crates/lockkeeper-cli --root /tmp/first --locked");
+    assert_eq!(
+        *install,
+        "cargo install --path crates/lockkeeper-cli --root /tmp/first --locked --features demo"
+    );
     reader.install();
     reader.exports = reader.here(&format!("{path}\n{url}\n"));
 

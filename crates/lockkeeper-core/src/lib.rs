@@ -11,6 +11,7 @@
 //!  kit      for authors of stores
 //!  memory   the store inside this process
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
 pub mod clock;

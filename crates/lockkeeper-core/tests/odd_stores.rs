@@ -89,7 +89,7 @@ impl Place for OddPlace {
     }
 
     async fn changed(&mut self) {
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

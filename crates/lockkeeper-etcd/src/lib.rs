@@ -113,7 +113,7 @@ impl Backend for Etcd {
             .fifo()
             .weighted()
             .by_session()
-            .ttl(Duration::from_secs(1), Duration::from_hours(1))
+            .ttl(Duration::from_secs(1), Duration::from_secs(3600))
     }
 
     fn enter(&self, claim: Claim) -> EtcdPlace {

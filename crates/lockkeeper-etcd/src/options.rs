@@ -122,7 +122,7 @@ impl Options {
     }
 
     fn check(self) -> Result<Self, Error> {
-        if self.timeout < Duration::from_millis(10) || Duration::from_mins(1) < self.timeout {
+        if self.timeout < Duration::from_millis(10) || Duration::from_secs(60) < self.timeout {
             return Err(bad("`timeout` must be from 10ms to 1m"));
         }
         if self.prefix.chars().any(char::is_control) || self.prefix.ends_with('/') {

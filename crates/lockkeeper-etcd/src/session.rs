@@ -26,7 +26,7 @@ const BEATS: u32 = 5;
 /// A heartbeat is two round trips, and the next must be confirmed before the last one's time is over.
 const TRIPS_PER_TTL: u32 = 5;
 /// A lease that nobody uses is kept this long, so that the next lock need not wait for one.
-const IDLE_MAX: Duration = Duration::from_mins(1);
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of a lease.
 #[derive(Clone, Copy, Debug)]

@@ -54,7 +54,7 @@ use syn::ItemFn;
 /// - an error, if nothing else is said; the function must return a `Result` whose error is
 ///   `From<lockkeeper::Error>`;
 /// - `or = value`: this value;
-/// - `or_else = function`: what this function makes of the [error](../lockkeeper/enum.Error.html).
+/// - `or_else = function`: what this function makes of the [error](https://docs.rs/lockkeeper/latest/lockkeeper/enum.Error.html).
 ///
 /// # If the lock is lost while the body runs
 /// An `async` body is stopped where it awaits next, before the store may give the lock to somebody else, and

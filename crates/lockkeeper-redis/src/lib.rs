@@ -121,7 +121,7 @@ impl Backend for Redis {
         Profile::new(fault::NAME, Reach::Network)
             .fifo()
             .weighted()
-            .ttl(Duration::from_millis(50), Duration::from_hours(365 * 24))
+            .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
     }
 
     fn enter(&self, claim: Claim) -> RedisPlace {

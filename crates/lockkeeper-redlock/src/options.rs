@@ -35,7 +35,7 @@ impl Default for Options {
         Options {
             node_timeout: None,
             drift_per_mille: 10,
-            restart_guard: Some(Duration::from_mins(1)),
+            restart_guard: Some(Duration::from_secs(60)),
             retry_max: Duration::from_millis(100),
             clock: Clock::boot(),
             spawner: None,

@@ -4,6 +4,7 @@
 //! of errors are the same. Name the feature of your database: `postgres` or `mysql` (which is also MariaDB).
 //!
 //! Nothing here ever runs inside a transaction of yours: locks live on connections of their own.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod batch;

@@ -17,7 +17,7 @@ pub(crate) const KEYS: &str = "answer_within, clean_every, create, tls, ca, cert
 
 impl Default for Common {
     fn default() -> Self {
-        Common { answer_within: Duration::from_secs(10), clean_every: Duration::from_mins(1), create: true }
+        Common { answer_within: Duration::from_secs(10), clean_every: Duration::from_secs(60), create: true }
     }
 }
 

@@ -12,7 +12,7 @@ const KEYS: [&str; 3] = ["durability", "busy_wait", "clean_every"];
 /// The shortest pause between two runs of the cleaner.
 const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
 /// And the longest: a day.
-const CLEAN_EVERY_MAX: Duration = Duration::from_hours(24);
+const CLEAN_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Which file, and how.
 ///
@@ -56,7 +56,7 @@ impl SqliteOptions {
             path: path.into(),
             durability: Durability::Full,
             busy_wait: Duration::from_secs(30),
-            clean_every: Duration::from_mins(1),
+            clean_every: Duration::from_secs(60),
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
         let expected = SqliteOptions::new("x")
             .durability(Durability::Normal)
             .busy_wait(Duration::from_secs(5))
-            .clean_every(Duration::from_mins(2));
+            .clean_every(Duration::from_secs(2 * 60));
         assert_eq!(options, expected);
         assert_eq!(SqliteOptions::from_url("sqlite:x?").unwrap(), SqliteOptions::new("x"));
     }

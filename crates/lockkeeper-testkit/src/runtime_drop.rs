@@ -140,7 +140,10 @@ impl Network {
     fn begin(&self, stage: &Runtime, trouble: Trouble, number: usize) {
         for proxy in self.hit(number) {
             let done = match trouble {
-                Trouble::Silent => Ok(proxy.set_both(Rule::Hold)),
+                Trouble::Silent => {
+                    proxy.set_both(Rule::Hold);
+                    Ok(())
+                }
                 Trouble::Gone => stage.block_on(proxy.refuse()).map(|()| proxy.cut()),
                 Trouble::OutOfReach => stage.block_on(proxy.vanish()),
             };

@@ -1,4 +1,4 @@
-//! The operator's view: who holds what, who waits, and breaking a lock by hand.
+//! The operator's view: who holds what, who waits, what else stands there, and breaking a lock by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,10 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::record::{Record, key_of, segment_of};
 use lockkeeper_core::{Fence, Key};
-use zookeeper_client::Error;
+use zookeeper_client::{Error, Stat};
 
-use crate::line::in_order;
+use crate::fences::Ledger;
+use crate::line::{Stand, in_order};
 use crate::session::Session;
 use crate::{ZooKeeper, doctor, fault};
 
@@ -23,90 +24,143 @@ struct Found {
     occupant: Occupant,
 }
 
+/// What stands in one line.
+#[derive(Default)]
+struct Line {
+    holders: Vec<Found>,
+    waiters: Vec<Found>,
+    foreign: Vec<String>,
+}
+
+/// With what to look.
+struct Glass {
+    session: Arc<Session>,
+    ledger: Option<Ledger>,
+}
+
 impl ZooKeeper {
-    async fn children(&self, session: &Session, path: &str, doing: &'static str) -> Result<Vec<String>> {
-        match self.store.in_time(doing, session.client.list_children(path)).await? {
-            Ok(names) => Ok(names),
-            Err(Error::NoNode) => Ok(Vec::new()),
+    /// A look at the store by way of the usual session, after it has caught up with the leader.
+    async fn glass(&self, doing: &'static str) -> Result<Glass> {
+        let session = self.store.sessions.usual().await?;
+        let synced = self.store.in_time(doing, session.client.sync(&self.options().path)).await?;
+        synced.map_err(|it| fault::from_error(doing, it))?;
+        let ledger = self.store.peek_ledger(&session).await?;
+        Ok(Glass { session, ledger })
+    }
+
+    /// The names in a folder; none if there is no such folder.
+    async fn names(
+        &self,
+        glass: &Glass,
+        path: &str,
+        doing: &'static str,
+    ) -> Result<std::result::Result<Vec<String>, Error>> {
+        match self.store.in_time(doing, glass.session.client.list_children(path)).await? {
+            Err(Error::NoNode) => Ok(Ok(Vec::new())),
+            names @ (Ok(_) | Err(Error::NoAuth)) => Ok(names),
             Err(error) => Err(fault::from_error(doing, error)),
         }
     }
 
-    /// Those who hold and those who wait for one key.
-    async fn line(
-        &self,
-        session: &Session,
-        key: &Key,
-        doing: &'static str,
-    ) -> Result<(Vec<Found>, Vec<Found>)> {
+    /// Those who hold and those who wait for one key, and what else is there.
+    async fn line(&self, glass: &Glass, key: &Key, doing: &'static str) -> Result<Line> {
         let folder = format!("{}/{}", self.options().path, segment_of(key.as_str()));
-        let line = in_order(self.children(session, &folder, doing).await?);
+        let names = match self.names(glass, &folder, doing).await? {
+            Ok(names) => names,
+            Err(_) if doing == LOOKING => {
+                let foreign = vec![format!("{folder} belongs to another user; look as that user")];
+                return Ok(Line { foreign, ..Line::default() });
+            }
+            Err(error) => return Err(fault::from_error(doing, error)),
+        };
+        let strangers = names.iter().filter(|it| Stand::read((*it).clone()).is_none());
+        let foreign = strangers
+            .map(|it| format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it"));
+        let mut found = Line { foreign: foreign.collect(), ..Line::default() };
+        let line = in_order(names);
         let loads: Vec<_> = line.iter().map(|it| it.load).collect();
         let inside = admission::inside(&loads);
         let paths: Vec<_> = line.iter().map(|it| format!("{folder}/{}", it.name)).collect();
         // All are sent at once.
-        let asked: Vec<_> = paths.iter().map(|it| session.client.get_data(it)).collect();
-        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        let asked: Vec<_> = paths.iter().map(|it| glass.session.client.get_data(it)).collect();
         for (at, (data, path)) in asked.into_iter().zip(&paths).enumerate() {
             let (data, stat) = match self.store.in_time(doing, data).await? {
                 Ok(found) => found,
                 Err(Error::NoNode) => continue,
+                Err(Error::NoAuth) => {
+                    found.foreign.push(format!("{path} belongs to another user; look as that user"));
+                    continue;
+                }
                 Err(error) => return Err(fault::from_error(doing, error)),
             };
-            let Some(record) = Record::read(&data) else { continue };
-            // The write that let it in was the last to its node.
-            let counter = u64::try_from(stat.mzxid).unwrap_or(0);
-            let occupant = Occupant::new(record.label, self.session)
-                .fence((at < inside).then(|| Fence::of_grant(counter)))
-                .load(record.load);
-            let side = if at < inside { &mut holders } else { &mut waiters };
+            let Some(occupant) = self.occupant(glass, &data, &stat, at < inside) else {
+                let text = "is not ours, stands in line and holds up those behind it; remove it by hand";
+                found.foreign.push(format!("{path} {text}"));
+                continue;
+            };
+            let side = if at < inside { &mut found.holders } else { &mut found.waiters };
             side.push(Found { path: path.clone(), occupant });
         }
-        Ok((holders, waiters))
+        Ok(found)
     }
 
-    async fn info(&self, session: &Session, key: Key) -> Result<Option<LockInfo>> {
-        let (holders, waiters) = self.line(session, &key, LOOKING).await?;
+    /// Who stands behind a node; `None` if we did not make it.
+    fn occupant(&self, glass: &Glass, data: &[u8], stat: &Stat, is_inside: bool) -> Option<Occupant> {
+        // What we make goes with its session.
+        let record = Record::read(data).filter(|_| stat.ephemeral_owner != 0)?;
+        // The write that let it in was the last to its node.
+        let counter = glass.ledger.as_ref().and_then(|it| it.counter(stat.mzxid));
+        let fence = counter.filter(|_| is_inside).map(Fence::of_grant);
+        let session = session_in(data).unwrap_or(self.first);
+        Some(Occupant::new(record.label, session).fence(fence).load(record.load))
+    }
+
+    async fn info(&self, glass: &Glass, key: Key) -> Result<Option<LockInfo>> {
+        let line = self.line(glass, &key, LOOKING).await?;
         let people = |it: Vec<Found>| it.into_iter().map(|it| it.occupant).collect::<Vec<_>>();
-        let (holders, waiters) = (people(holders), people(waiters));
-        let anybody = !(holders.is_empty() && waiters.is_empty());
-        Ok(anybody.then_some(LockInfo::new(key, holders, waiters)))
+        let mut info = LockInfo::new(key, people(line.holders), people(line.waiters));
+        info.foreign = line.foreign;
+        Ok((!info.is_free()).then_some(info))
     }
+}
 
-    /// The session of this process, after it has caught up with the leader.
-    async fn caught_up(&self, doing: &'static str) -> Result<Arc<Session>> {
-        let session = self.store.sessions.session().await?;
-        let synced = self.store.in_time(doing, session.client.sync(&self.options().path)).await?;
-        synced.map_err(|it| fault::from_error(doing, it))?;
-        Ok(session)
-    }
+/// What a claim's node says beside its record: how long its session lasts.
+pub(crate) fn session_line(session: &Session) -> String {
+    format!("session={}\n", session.timeout.as_millis())
+}
+
+fn session_in(data: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(data).ok()?;
+    text.lines().find_map(|it| it.strip_prefix("session=")?.parse().ok()).map(Duration::from_millis)
 }
 
 impl Inspect for ZooKeeper {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let session = self.caught_up(LOOKING).await?;
-        let names = self.children(&session, &self.options().path, LOOKING).await?;
+        let glass = self.glass(LOOKING).await?;
+        let names = self.names(&glass, &self.options().path, LOOKING).await?;
+        let names = names.map_err(|it| fault::from_error(LOOKING, it))?;
         let mut keys: Vec<Key> = names.iter().filter_map(|it| key_of(it)).collect();
         keys.retain(|it| it.as_str().starts_with(prefix));
         keys.sort();
         let mut infos = Vec::new();
         for key in keys {
-            infos.extend(self.info(&session, key).await?);
+            infos.extend(self.info(&glass, key).await?);
         }
         Ok(infos)
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let session = self.caught_up(LOOKING).await?;
-        self.info(&session, key.clone()).await
+        let glass = self.glass(LOOKING).await?;
+        self.info(&glass, key.clone()).await
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let session = self.caught_up(BREAKING).await?;
-        let (holders, _) = self.line(&session, key, BREAKING).await?;
+        let glass = self.glass(BREAKING).await?;
+        let line = self.line(&glass, key, BREAKING).await?;
         let mut broken = Vec::new();
-        for holder in holders {
-            match self.store.in_time(BREAKING, session.client.delete(&holder.path, None)).await? {
+        for holder in line.holders {
+            let deleted = glass.session.client.delete(&holder.path, None);
+            match self.store.in_time(BREAKING, deleted).await? {
                 Ok(()) => broken.push(holder.occupant.valid_for(Duration::ZERO)),
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(fault::from_error(BREAKING, error)),

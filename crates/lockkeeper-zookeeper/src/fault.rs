@@ -23,7 +23,8 @@ pub(crate) fn from_error(doing: &'static str, error: Error) -> Fault {
     kind(NAME, doing, message).with_source(error)
 }
 
-fn is_transient(error: &Error) -> bool {
+/// Whether it may pass.
+pub(crate) fn is_transient(error: &Error) -> bool {
     !matches!(
         error,
         Error::NoAuth

@@ -1,4 +1,4 @@
-//! Locks on ZooKeeper: ephemeral sequential nodes, each waiting for its predecessor, one session per process.
+//! Locks on ZooKeeper: ephemeral sequential nodes, each waiting for its predecessor, one session per process and ttl.
 //!
 //! ```no_run
 //! # async fn f() -> lockkeeper_core::Result<()> {
@@ -6,13 +6,15 @@
 //! # let _ = zookeeper; Ok(()) }
 //! ```
 //!
-//! A free lock costs one trip to take, with two requests in it, and one to give back. The ttl of a lock is that of
-//! the session, which is set in the URL and agreed with the ensemble. See `docs/backends/zookeeper.md` for what it
-//! promises and under which settings.
+//! A free lock costs one trip to take, with two requests in it, and one to give back. All locks of one ttl share a
+//! session of that length, as far as the ensemble gives one. See `docs/backends/zookeeper.md` for what it promises and
+//! under which settings.
 
 mod admin;
+mod connection;
 mod doctor;
 mod fault;
+mod fences;
 mod line;
 mod options;
 mod place;
@@ -33,17 +35,19 @@ pub use options::{Options, Secret, Tls};
 pub use place::ZooKeeperPlace;
 use store::Store;
 
-/// Locks on ZooKeeper. Clones share their session.
+/// Locks on ZooKeeper. Clones share their sessions.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use std::time::Duration;
+///
 /// use lockkeeper_core::Locker;
 /// use lockkeeper_zookeeper::ZooKeeper;
 ///
-/// let store = ZooKeeper::connect("zookeeper://one,two,three/shop?session=10s").await?;
-/// let ttl = store.session_timeout(); // what the ensemble gave
-/// let guard = Locker::builder(store).ttl(ttl).build().lock("orders/42").await?;
+/// let store = ZooKeeper::connect("zookeeper://one,two,three/shop").await?;
+/// let locker = Locker::builder(store).ttl(Duration::from_secs(5)).build();
+/// let guard = locker.lock("orders/42").await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -52,7 +56,7 @@ use store::Store;
 pub struct ZooKeeper {
     store: Arc<Store>,
     /// The session time-out that the ensemble gave at first.
-    session: Duration,
+    first: Duration,
 }
 
 impl fmt::Debug for ZooKeeper {
@@ -83,8 +87,8 @@ impl ZooKeeper {
     /// As for [`ZooKeeper::connect`].
     pub async fn with_options(options: Options) -> Result<Self> {
         let store = Arc::new(Store::new(options)?);
-        let session = store.sessions.session().await?.timeout;
-        Ok(ZooKeeper { store, session })
+        let first = store.sessions.usual().await?.timeout;
+        Ok(ZooKeeper { store, first })
     }
 
     /// The options it was made with.
@@ -92,9 +96,10 @@ impl ZooKeeper {
         &self.store.options
     }
 
-    /// The session time-out that the ensemble gave, which is the ttl of every lock.
+    /// The session time-out that the ensemble gave when the store was opened: asked for was that of `session` in the URL,
+    /// or else 10 s, which is the ttl of locks that name none.
     pub fn session_timeout(&self) -> Duration {
-        self.session
+        self.first
     }
 
     /// How many events of watched nodes have reached this process: the price of waiting.
@@ -107,11 +112,12 @@ impl Backend for ZooKeeper {
     type Place = ZooKeeperPlace;
 
     fn profile(&self) -> Profile {
+        // What the ensemble gives is known when it is asked; what it does not give is refused then, in words.
         Profile::new(fault::NAME, Reach::Network)
             .fifo()
             .weighted()
             .by_session()
-            .ttl(Duration::from_millis(100).min(self.session), self.session)
+            .ttl(options::TTL_MIN, options::TTL_MAX)
     }
 
     fn enter(&self, claim: Claim) -> ZooKeeperPlace {

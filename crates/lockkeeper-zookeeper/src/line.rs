@@ -1,10 +1,17 @@
 //! A line as its nodes' names tell it: who stands where, and how much each takes.
 //!
-//! A node is called `<claim id>-<weight>-<capacity>-<number>`. The number comes from the store, counts from the
-//! line's first node and may wrap around after two thousand million; all that stand in a line at one time are
-//! far closer together than that.
+//! A node is called `<claim id>-<weight>-<capacity>-<number>`. The number comes from the store and counts from the
+//! line's first node. The store's numbers have an end, at which they stick or turn negative, so that two nodes may get
+//! the same. Hence nobody whose number is [`NUMBER_END`] or beyond is ever let in: below it no two are alike.
 
+use std::collections::HashSet;
+
+use lockkeeper_core::admission;
 use lockkeeper_core::{Claim, ClaimId, Load};
+use zookeeper_client::Stat;
+
+/// The end of the numbers that count, well before that of the store (2³¹ − 1).
+pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
 
 /// One node of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,34 +36,124 @@ impl Stand {
         let number = parts.next()?.parse().ok()?;
         Some(Stand { name, id, load, number })
     }
+
+    /// Whether its number is one that the store may give twice.
+    pub(crate) fn is_beyond(&self) -> bool {
+        !(0..NUMBER_END).contains(&self.number)
+    }
 }
 
-/// The line in its order. Names that are not ours are passed over.
+/// The line in its order: first come, first. Names that are not ours are passed over.
 pub(crate) fn in_order(names: Vec<String>) -> Vec<Stand> {
     let mut line: Vec<Stand> = names.into_iter().filter_map(Stand::read).collect();
-    if let Some(any) = line.first().map(|it| it.number) {
-        line.sort_by_key(|it| it.number.wrapping_sub(any));
-    }
+    // Negative ones are beyond the end, hence behind all that count.
+    line.sort_by_key(|it| it.number.cast_unsigned());
     line
 }
 
+/// Whether the next node of a folder would get a number that the store may give twice.
+///
+/// What the store calls the version of the children counts those that came and those that went; it may have overflowed.
+pub(crate) fn is_worn_out(folder: &Stat) -> bool {
+    let came_twice = folder.cversion.wrapping_add(folder.num_children).cast_unsigned();
+    NUMBER_END.cast_unsigned() <= came_twice / 2
+}
+
+/// What a look at the line said.
+pub(crate) struct Look {
+    /// Those who keep us out by their weight.
+    pub(crate) blockers: Vec<String>,
+    /// Who stands directly before us.
+    pub(crate) before: Option<String>,
+    pub(crate) ahead: usize,
+    /// Somebody does not fit in.
+    pub(crate) wanted: bool,
+}
+
+impl Look {
+    /// Reckon with a list of the line, without those of whom we know that they are gone. `None` if our node is not
+    /// in it.
+    pub(crate) fn at(names: Vec<String>, own: &str, gone: &HashSet<String>) -> Option<Self> {
+        let mut line = in_order(names);
+        line.retain(|it| !gone.contains(&it.name));
+        let at = line.iter().position(|it| it.name == own)?;
+        let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
+        let blockers = admission::blockers(&loads[..at], loads[at]);
+        let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
+        let before = line[..at].last().map(|it: &Stand| it.name.clone());
+        Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What the store says of a node, as far as it matters here.
+    pub(crate) fn folder(cversion: i32, num_children: i32) -> Stat {
+        let (czxid, mzxid, pzxid, ctime, mtime) = (1, 1, 1, 1, 1);
+        let (version, aversion, ephemeral_owner, data_length) = (0, 0, 0, 0);
+        Stat {
+            czxid,
+            mzxid,
+            pzxid,
+            ctime,
+            mtime,
+            version,
+            cversion,
+            aversion,
+            ephemeral_owner,
+            data_length,
+            num_children,
+        }
+    }
 
     fn names(numbers: &[i32]) -> Vec<String> {
         numbers.iter().map(|it| format!("{}-1-4-{it:010}", "0".repeat(32))).collect()
     }
 
     #[test]
-    fn a_line_is_in_order_also_where_its_numbers_wrap_around() {
+    fn a_line_is_in_order_and_what_is_beyond_the_end_is_behind_it() {
         let numbers = |line: Vec<Stand>| line.iter().map(|it| it.number).collect::<Vec<_>>();
         assert_eq!(numbers(in_order(names(&[7, 3, 12]))), [3, 7, 12]);
         let (last, first) = (i32::MAX, i32::MIN);
         assert_eq!(
-            numbers(in_order(names(&[first + 1, last - 1, first, last]))),
-            [last - 1, last, first, first + 1]
+            numbers(in_order(names(&[first + 1, 5, last - 1, first, last]))),
+            [5, last - 1, last, first, first + 1]
         );
+    }
+
+    #[test]
+    fn numbers_that_the_store_may_give_twice_do_not_count() {
+        let beyond = |number| Stand::read(names(&[number]).remove(0)).unwrap().is_beyond();
+        assert!([0, 1, NUMBER_END - 1].into_iter().all(|it| !beyond(it)));
+        assert!([NUMBER_END, i32::MAX, i32::MIN, -1].into_iter().all(beyond));
+    }
+
+    #[test]
+    fn a_folder_tells_how_many_came() {
+        let worn_out = |came: i32, there: i32| {
+            let cversion = came.wrapping_mul(2).wrapping_sub(there);
+            is_worn_out(&folder(cversion, there))
+        };
+        for there in [0, 1, 700] {
+            assert!(
+                ![1000, i32::MAX / 2, i32::MAX / 2 + 1, NUMBER_END - 1]
+                    .into_iter()
+                    .any(|it| worn_out(it, there))
+            );
+            assert!([NUMBER_END, i32::MAX].into_iter().all(|it| worn_out(it, there)));
+        }
+        assert!(!worn_out(0, 0));
+    }
+
+    #[test]
+    fn who_is_known_to_be_gone_keeps_nobody_out() {
+        let names: Vec<String> = [4, 9].map(|it| format!("{}-1-1-{it:010}", "0".repeat(32))).to_vec();
+        let look = Look::at(names.clone(), &names[1], &HashSet::new()).unwrap();
+        assert_eq!((look.blockers, look.ahead), (vec![names[0].clone()], 1));
+        let look = Look::at(names.clone(), &names[1], &HashSet::from([names[0].clone()])).unwrap();
+        assert_eq!((look.blockers.len(), look.ahead, look.wanted), (0, 0, false));
     }
 
     #[test]

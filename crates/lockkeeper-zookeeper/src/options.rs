@@ -8,10 +8,13 @@ use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
 pub use lockkeeper_core::address::Secret;
 
 const FORM: &str =
-    "zookeeper://[user:password@]host[:port],host…[/path][?session=10s], or zookeepers:// for TLS";
+    "zookeeper://[user:password@]host[:port],host…[/path][?session=30s], or zookeepers:// for TLS";
 const PORT: u16 = 2181;
 /// Servers that speak TLS have a port of their own; this one is a custom.
 const SECURE_PORT: u16 = 2281;
+/// Shorter sessions are over before a server was missed.
+pub(crate) const TTL_MIN: Duration = Duration::from_millis(200);
+pub(crate) const TTL_MAX: Duration = Duration::from_hours(1);
 /// What may stand after `?`.
 const KNOWN: [&str; 7] = ["session", "tick", "timeout", "password_file", "ca", "cert", "key"];
 
@@ -26,7 +29,7 @@ const KNOWN: [&str; 7] = ["session", "tick", "timeout", "password_file", "ca", "
 ///
 /// let mut options = Options::parse("zookeeper://one,two:2182/shop?session=30s&tick=2s")?;
 /// assert_eq!(options.servers, ["one:2181", "two:2182"]);
-/// assert_eq!((options.path.as_str(), options.session), ("/shop", Duration::from_secs(30)));
+/// assert_eq!((options.path.as_str(), options.session), ("/shop", Some(Duration::from_secs(30))));
 /// (options.user, options.password) = (Some("locks".into()), Some(Secret::new("sesame")));
 /// assert!(!format!("{options:?}").contains("sesame"));
 /// # Ok(())
@@ -45,11 +48,12 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// The node below which all locks lie. It is made if it is not there.
     pub path: String,
-    /// The session time-out to ask for. The ensemble may give another.
-    pub session: Duration,
-    /// The ensemble's `tickTime`, or more. A follower tells the leader of us only every half tick, so this is
-    /// taken off every deadline. `None` means 2 s, which is the default of ZooKeeper, or a quarter of the session
-    /// if that is less.
+    /// The session that is opened with the store, before any lock asks for one: best the ttl that most locks have. `None`
+    /// means 10 s, the ttl of locks that name none. Locks of another ttl have a session of their own.
+    pub session: Option<Duration>,
+    /// What is taken off every deadline, because a follower tells the leader of us only every half tick: the ensemble's
+    /// `tickTime`. `None` means 2 s, which is the default of ZooKeeper, or three tenths of the session if that is less;
+    /// that is more than half a tick, since no session is shorter than two ticks unless the servers were told so.
     pub tick: Option<Duration>,
     /// How long to wait for an answer. After that its outcome is unknown.
     pub timeout: Duration,
@@ -67,7 +71,7 @@ pub struct Tls {
 }
 
 impl Options {
-    /// Read a URL: `zookeeper://[user:password@]host[:port],host…[/path][?session=10s&tick=2s&timeout=2s]`.
+    /// Read a URL: `zookeeper://[user:password@]host[:port],host…[/path][?session=30s&tick=2s&timeout=2s]`.
     ///
     /// `zookeepers://` means TLS and takes the files `ca`, `cert` and `key`. A password may also come from the file
     /// `password_file`.
@@ -92,7 +96,7 @@ impl Options {
             password: address.password.clone(),
             tls,
             path,
-            session: Duration::from_secs(10),
+            session: None,
             tick: None,
             timeout: Duration::from_secs(2),
         };
@@ -107,7 +111,7 @@ impl Options {
             humantime::parse_duration(value).map_err(|_| bad(&format!("`{name}` is no duration such as 2s")))
         };
         match name {
-            "session" => self.session = duration()?,
+            "session" => self.session = Some(duration()?),
             "tick" => self.tick = Some(duration()?),
             "timeout" => self.timeout = duration()?,
             "password_file" => {
@@ -130,14 +134,14 @@ impl Options {
     }
 
     fn check(self) -> Result<Self, Error> {
-        if self.timeout < Duration::from_millis(10) || Duration::from_mins(1) < self.timeout {
+        if self.timeout < Duration::from_millis(10) || Duration::from_secs(60) < self.timeout {
             return Err(bad("`timeout` must be from 10ms to 1m"));
         }
-        if self.session < Duration::from_millis(200) || Duration::from_hours(1) < self.session {
+        if self.session.is_some_and(|it| !(TTL_MIN..=TTL_MAX).contains(&it)) {
             return Err(bad("`session` must be from 200ms to 1h"));
         }
-        if self.tick.is_some_and(|it| it.is_zero() || self.session / 2 < it) {
-            return Err(bad("`tick` must be more than nothing and at most half of `session`"));
+        if self.tick.is_some_and(|it| it.is_zero() || self.session.unwrap_or(TTL_MAX) < session_min(it)) {
+            return Err(bad("`tick` must be more than nothing and at most two fifths of `session`"));
         }
         let plain = |it: char| !it.is_control() && (it.is_ascii() || it.is_alphanumeric());
         let broken = |it: &str| it.is_empty() || it == "." || it == ".." || it == "zookeeper";
@@ -165,8 +169,19 @@ impl Options {
 
     /// What is taken off every deadline, with this session time-out.
     pub(crate) fn tick_of(&self, session: Duration) -> Duration {
-        self.tick.unwrap_or(Duration::from_secs(2).min(session / 4))
+        self.tick.unwrap_or(Duration::from_secs(2).min(session * 3 / 10))
     }
+
+    /// Which session to ask for at first: that of `session`, or of locks that name no ttl.
+    pub(crate) fn usual_session(&self) -> Duration {
+        self.session.unwrap_or(Duration::from_secs(10))
+    }
+}
+
+/// The shortest session that can be kept if so much is taken off: a third must be left from one renewal to the next, and
+/// pulses take their time.
+pub(crate) fn session_min(tick: Duration) -> Duration {
+    tick * 5 / 2
 }
 
 /// The URL is not repeated: it may hold a password.
@@ -185,13 +200,18 @@ mod tests {
         assert_eq!(options.servers, ["one:2181", "two:99", "[::1]:7"]);
         assert_eq!((options.user.as_deref(), options.path.as_str()), (Some("me"), "/team/a"));
         assert_eq!(options.password.as_ref().unwrap().reveal(), "p@ss");
-        assert_eq!(options.tick_of(options.session), Duration::from_millis(500));
+        assert_eq!(
+            (options.session, options.tick),
+            (Some(Duration::from_secs(4)), Some(Duration::from_millis(500)))
+        );
+        assert_eq!(options.usual_session(), Duration::from_secs(4));
         assert!(!format!("{options:?}").contains("p@ss"));
         let plain = Options::parse("zookeeper://h").unwrap();
-        assert_eq!(
-            (plain.path.as_str(), plain.tick_of(plain.session)),
-            ("/lockkeeper", Duration::from_secs(2))
-        );
+        assert_eq!((plain.path.as_str(), plain.session), ("/lockkeeper", None));
+        assert_eq!(plain.usual_session(), Duration::from_secs(10));
+        for (session, tick) in [(10_000, 2000), (4000, 1200), (1000, 300)] {
+            assert_eq!(plain.tick_of(Duration::from_millis(session)), Duration::from_millis(tick));
+        }
     }
 
     #[test]
@@ -204,7 +224,7 @@ mod tests {
             "zookeeper://me:canary@h?colour=blue",
             "zookeeper://me:canary@h?session=soon",
             "zookeeper://me:canary@h?session=2h",
-            "zookeeper://me:canary@h?session=1s&tick=1s",
+            "zookeeper://me:canary@h?session=1s&tick=401ms",
             "zookeeper://me:canary@h/%zz",
             "zookeeper://me:canary@h/a//b",
             "zookeeper://me:canary@h/a/..",

@@ -8,22 +8,25 @@
 //!    └──── node gone: session lost, or removed by hand ───────────────────┘
 //! ```
 
+mod entering;
+
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::admission;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::fence::COUNTER_MAX;
 use lockkeeper_core::record::{Record, segment_of};
 use lockkeeper_core::{Claim, Load};
-use zookeeper_client::{Acls, CreateMode, Error};
+use zookeeper_client::{Acls, Error};
 
-use crate::fault::{self, NAME};
-use crate::line::{Stand, in_order, name_of};
+use crate::admin::session_line;
+use crate::fault::NAME;
+use crate::fences::Written;
+use crate::line::{Look, in_order};
 use crate::session::Session;
-use crate::store::{Known, Store};
+use crate::store::Store;
 use crate::wake::Watch;
 
 const TAKING: &str = "taking the lock";
@@ -49,16 +52,12 @@ pub struct ZooKeeperPlace {
     wanted: bool,
     /// Outside: those who keep us out. Inside: the line.
     watches: Vec<Watch>,
-}
-
-/// What a look at the line said.
-struct Look {
-    /// Those who keep us out by their weight.
-    blockers: Vec<String>,
-    /// Who stands directly before us.
-    before: Option<String>,
-    ahead: usize,
-    wanted: bool,
+    /// The line's numbers come to an end: it must be empty, and begun anew, before we can stand in it.
+    worn_out: bool,
+    /// Nodes that our server shows and the leader no longer has.
+    gone: HashSet<String>,
+    /// How often we asked in vain since the line last changed, and how many stood before us.
+    idle: (u32, usize),
 }
 
 /// Where an attempt to get inside ended.
@@ -72,8 +71,20 @@ enum Step {
 impl ZooKeeperPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let folder = format!("{}/{}", store.options.path, segment_of(claim.key.as_str()));
-        let (session, node, counter, watches) = (None, None, None, Vec::new());
-        ZooKeeperPlace { store, claim, folder, session, node, counter, next: false, wanted: false, watches }
+        ZooKeeperPlace {
+            store,
+            claim,
+            folder,
+            session: None,
+            node: None,
+            counter: None,
+            next: false,
+            wanted: false,
+            watches: Vec::new(),
+            worn_out: false,
+            gone: HashSet::new(),
+            idle: (0, 0),
+        }
     }
 
     /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
@@ -86,13 +97,18 @@ impl ZooKeeperPlace {
         format!("{}/{name}", self.folder)
     }
 
+    /// What our node says to people.
+    fn text(&self, session: &Session) -> String {
+        Record::text_of(&self.claim) + &session_line(session)
+    }
+
     fn acls(&self) -> Acls<'static> {
         if self.store.options.user.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
     /// Our node is gone, or will be with its session.
     fn reset(&mut self) {
-        (self.node, self.next) = (None, false);
+        (self.node, self.next, self.idle) = (None, false, (0, 0));
         self.watches.clear();
         if self.counter.take().is_some() {
             self.store.forget(self.claim.id);
@@ -105,76 +121,9 @@ impl ZooKeeperPlace {
             return Ok(session.clone());
         }
         self.reset();
-        let session = self.store.sessions.session().await?;
+        let session = self.store.sessions.session(self.claim.ttl).await?;
         self.session = Some(session.clone());
         Ok(session)
-    }
-
-    /// The write with this number let us in.
-    fn enter(&mut self, session: &Session, zxid: i64) -> Result<()> {
-        let counter = u64::try_from(zxid).ok().filter(|it| *it <= COUNTER_MAX).ok_or_else(|| {
-            let text = format!(
-                "the transaction number {zxid:#x} is too large for a fence: more than 65,535 elections"
-            );
-            Fault::permanent(NAME, TAKING, text)
-        })?;
-        self.counter = Some(counter);
-        self.watches.clear();
-        self.store.remember(self.claim.id, Known { session: session.id, counter: Some(counter) });
-        Ok(())
-    }
-
-    /// Take our place: make our node and list the line, in one go.
-    async fn join(&mut self, session: &Session) -> Result<Step> {
-        if let Some(known) = self.store.recall(self.claim.id, session.id)
-            && self.find_again(session, known).await?
-        {
-            return Ok(Step::Again);
-        }
-        self.store.remember(self.claim.id, Known { session: session.id, counter: None });
-        let (name, data) = (name_of(&self.claim), Record::text_of(&self.claim));
-        let path = self.path(&name);
-        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
-        // Both are sent now; the store answers them in this order.
-        let created = session.client.create(&path, data.as_bytes(), &options);
-        let listed = session.client.list_children(&self.folder);
-        let both = async { (created.await, listed.await) };
-        let (created, listed) = self.store.in_time(TAKING, both).await?;
-        let (stat, number) = match self.store.call(session, TAKING, async { created }).await? {
-            Ok(created) => created,
-            Err(Error::NoNode) => return self.make_folder(session).await,
-            Err(error) => return Err(fault::from_error(TAKING, error)),
-        };
-        self.node = Some(format!("{name}{number}"));
-        let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
-            self.reset();
-            return Ok(Step::Again);
-        };
-        let Some(look) = self.look(listed) else {
-            self.reset();
-            return Ok(Step::Again);
-        };
-        if self.is_alone() && look.blockers.is_empty() {
-            self.enter(session, stat.czxid)?;
-            self.wanted = look.wanted;
-            return Ok(Step::Inside);
-        }
-        self.proceed(session, look).await
-    }
-
-    /// The node of a claim that was sent before, if it is there and of this session: one of an older session is
-    /// about to vanish. `false` if there is none.
-    async fn find_again(&mut self, session: &Session, known: Known) -> Result<bool> {
-        let listed = self.up_to_date(session, TAKING).await?;
-        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id) {
-            let stat = session.client.check_stat(&self.path(&stand.name));
-            let stat = self.store.call(session, TAKING, stat).await?.ok().flatten();
-            if stat.is_some_and(|it| it.ephemeral_owner == session.id) {
-                (self.node, self.counter) = (Some(stand.name), known.counter);
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// The line with all that we ever sent in this session. After a change of server a list alone may be older than
@@ -188,27 +137,9 @@ impl ZooKeeperPlace {
         Ok(self.store.call(session, doing, async { listed }).await?.unwrap_or_default())
     }
 
-    /// The folder goes away by itself when it has been empty for a while.
-    async fn make_folder(&mut self, session: &Session) -> Result<Step> {
-        let root = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let folder = CreateMode::Container.with_acls(self.acls());
-        let root = session.client.mkdir(&self.store.options.path, &root);
-        let _ = self.store.call(session, TAKING, root).await?;
-        let made = session.client.create(&self.folder, b"", &folder);
-        let _ = self.store.call(session, TAKING, made).await?;
-        Ok(Step::Again)
-    }
-
     /// Reckon with a list of the line. `None` if our node is not in it.
     fn look(&self, names: Vec<String>) -> Option<Look> {
-        let line = in_order(names);
-        let own = self.node.as_deref()?;
-        let at = line.iter().position(|it| it.name == own)?;
-        let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
-        let blockers = admission::blockers(&loads[..at], loads[at]);
-        let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
-        let before = line[..at].last().map(|it: &Stand| it.name.clone());
-        Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
+        Look::at(names, self.node.as_deref()?, &self.gone)
     }
 
     /// Watch who keeps us out, or get inside.
@@ -235,20 +166,19 @@ impl ZooKeeperPlace {
     /// Get inside by a write to our node, which proves that it is there.
     async fn write(&mut self, session: &Session) -> Result<Step> {
         let Some(node) = &self.node else { return Ok(Step::Again) };
-        let data = Record::text_of(&self.claim);
+        let (data, floor) = (self.text(session), self.store.seen());
         let written = session.client.set_data(&self.path(node), data.as_bytes(), None);
         let Ok(stat) = self.store.call(session, TAKING, written).await? else {
             self.reset();
             return Ok(Step::Again);
         };
-        self.enter(session, stat.mzxid)?;
-        Ok(Step::Inside)
+        self.enter(session, Written::last(&stat), floor).await
     }
 
     /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
     async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Step> {
-        let (path, data) = (self.path(node), Record::text_of(&self.claim));
+        let (path, data, floor) = (self.path(node), self.text(session), self.store.seen());
         let listed = session.client.list_children(&self.folder);
         let written = session.client.set_data(&path, data.as_bytes(), None);
         let both = async { (listed.await, written.await) };
@@ -262,9 +192,8 @@ impl ZooKeeperPlace {
         if !look.blockers.is_empty() {
             return self.watch(session, &look).await;
         }
-        self.enter(session, stat.mzxid)?;
         self.wanted = look.wanted;
-        Ok(Step::Inside)
+        self.enter(session, Written::last(&stat), floor).await
     }
 
     async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {
@@ -293,6 +222,9 @@ impl ZooKeeperPlace {
         let Some(node) = self.node.clone() else {
             return self.join(session).await;
         };
+        if self.is_beyond() {
+            return self.begin_anew(session).await;
+        }
         let told = self.is_told();
         if self.counter.is_some() {
             return self.prove(session, &node).await;
@@ -311,7 +243,7 @@ impl ZooKeeperPlace {
             return Ok(Step::Again);
         };
         if !told && !look.blockers.is_empty() {
-            return Ok(Step::Wait(look.ahead));
+            return self.doubt(session, look).await;
         }
         self.proceed(session, look).await
     }
@@ -345,11 +277,9 @@ const STEPS_MAX: u32 = 8;
 impl Place for ZooKeeperPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.store.clock.now();
-        if self.claim.load.capacity < self.claim.load.weight || self.claim.load.weight == 0 {
-            let text = format!(
-                "a weight of {} never fits into {}",
-                self.claim.load.weight, self.claim.load.capacity
-            );
+        let Load { weight, capacity, .. } = self.claim.load;
+        if capacity < weight || weight == 0 {
+            let text = format!("a weight of {weight} never fits into a room of {capacity}; ask for less");
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         for _ in 0..STEPS_MAX {

@@ -1,4 +1,7 @@
-//! Our session: what of ours dies when the ensemble does not hear from us, and until when it surely lives.
+//! Our sessions: what of ours dies when the ensemble does not hear from us, and until when it surely lives.
+//!
+//! There is one session for every ttl that claims of this process ask for, however many locks it carries. It ends when
+//! the ensemble has not heard of it for that ttl.
 //!
 //! The client sends pings, but an answered ping proves little: a follower answers by itself and tells the
 //! leader, who alone decides, every half tick; a follower cut off from the leader goes on answering. So we
@@ -9,20 +12,25 @@
 //! what the deadline counts from: the latest confirmed pulse that was sent at least a tick before the last
 //! confirmed one.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::backend::Result;
+use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::{Clock, Moment};
-use tokio::sync::{Mutex, watch};
-use zookeeper_client::{Acls, Client, Connector, CreateMode, Error, MultiWriteError};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use zookeeper_client::{Client, Error, MultiWriteError};
 
-use crate::options::Options;
-use crate::{fault, tls};
+use crate::connection::{self, Opened};
+use crate::fault::{self, NAME};
+use crate::fences::{Known, Ledger, Written};
+use crate::options::{Options, session_min};
+use crate::tls;
 
 /// Pulses per session time-out.
 const PULSES: u32 = 10;
+/// A session that nobody uses is kept this long, so that the next lock need not wait for one.
+const IDLE_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -39,10 +47,18 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// The time-out that the ensemble gave.
     pub(crate) timeout: Duration,
+    ledger: Mutex<Option<Known>>,
     state: watch::Sender<State>,
 }
 
 impl Session {
+    fn new(Opened { client, asked_at }: Opened) -> Self {
+        let (id, timeout) = (client.session_id().0, client.session_timeout());
+        // Making the session is a write of its own, so it lives from when it was asked for.
+        let state = watch::Sender::new(State { proven_until: asked_at.after(timeout), lost: false });
+        Session { client, id, timeout, ledger: Mutex::default(), state }
+    }
+
     /// Until when the ensemble surely keeps it.
     pub(crate) fn proven_until(&self) -> Moment {
         self.state.borrow().proven_until
@@ -81,106 +97,181 @@ impl Session {
             }
         })
     }
+
+    /// What the ledger of fences says, if we have read it and it has not changed since.
+    pub(crate) fn ledger(&self) -> Option<Ledger> {
+        self.known().as_mut()?.if_true().cloned()
+    }
+
+    /// The counter of a write, if the ledger that we have read reaches that far.
+    pub(crate) fn counter(&self, written: Written) -> Option<u64> {
+        self.known().as_mut()?.if_true()?.counter_now(written)
+    }
+
+    pub(crate) fn keep_ledger(&self, known: Known) {
+        *self.known() = Some(known);
+    }
+
+    pub(crate) fn forget_ledger(&self) {
+        *self.known() = None;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// The one session of this process, and the way to the next if it is lost.
+/// The session of one ttl, if there is one. Whoever opens a new one holds the lock meanwhile.
+type Class = Arc<AsyncMutex<Option<Arc<Session>>>>;
+
+/// The sessions of this process, by the time-out that was asked for, and the way to the next if one is lost.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     options: Options,
     clock: Clock,
     driver: tokio::runtime::Handle,
-    current: Mutex<Option<Arc<Session>>>,
+    classes: Mutex<HashMap<Duration, Class>>,
 }
 
 impl Sessions {
     pub(crate) fn new(options: Options, clock: Clock, driver: tokio::runtime::Handle) -> Self {
-        Sessions { options, clock, driver, current: Mutex::default() }
+        Sessions { options, clock, driver, classes: Mutex::default() }
     }
 
-    /// The session; a new one if there is none or the last one was lost.
-    pub(crate) async fn session(&self) -> Result<Arc<Session>> {
+    /// The session for claims of this ttl; a new one if there is none or the last one was lost.
+    pub(crate) async fn session(&self, ttl: Duration) -> Result<Arc<Session>> {
+        const DOING: &str = "opening a session for the ttl";
+        // In milliseconds, as the ensemble counts them.
+        let ttl = Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let session = self.open(ttl).await?;
+        match refusal(&self.options, ttl, session.timeout) {
+            None => Ok(session),
+            Some(text) => Err(Fault::permanent(NAME, DOING, text)),
+        }
+    }
+
+    /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another time-out.
+    pub(crate) async fn usual(&self) -> Result<Arc<Session>> {
+        self.open(self.options.usual_session()).await
+    }
+
+    async fn open(&self, asked: Duration) -> Result<Arc<Session>> {
         const DOING: &str = "opening a session";
-        let mut current = self.current.lock().await;
+        let class = self.classes().entry(asked).or_default().clone();
+        let mut current = class.lock().await;
         if let Some(session) = current.as_ref().filter(|it| !it.is_lost()) {
             return Ok(session.clone());
         }
         let (options, clock) = (self.options.clone(), self.clock.clone());
         let connector = tls::connector(&options)?;
         // The client lives where it is made: on our own thread, which no application can block.
-        let opened = self.driver.spawn(open(connector, options, clock)).await;
+        let opened = self.driver.spawn(connection::open(connector, options, clock, asked)).await;
         let opened = opened.unwrap_or(Err(Error::ClientClosed));
-        let session = Arc::new(opened.map_err(|it| fault::from_error(DOING, it))?);
+        let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
-        let path = self.options.path.clone();
+        let keeper = Keeper { session: session.clone(), class, clock: self.clock.clone() };
         let tick = self.options.tick_of(session.timeout);
-        self.driver.spawn(keep(session.clone(), self.clock.clone(), path, tick));
+        self.driver.spawn(keeper.keep(self.options.path.clone(), tick));
         Ok(session)
     }
 
-    /// Close the session, at most for `bound`. If it is not heard the session ends by its time-out.
+    /// Close all sessions, at most for `bound`. What is not heard ends by its time-out.
     pub(crate) async fn end(&self, bound: Duration) {
-        let Some(session) = self.current.lock().await.take() else { return };
-        let mut state = session.client.state_watcher();
-        session.lose();
-        // The pulse lets go of the client when it sees the loss; the last one out closes the session.
-        drop(session);
-        let closed = async { while !state.changed().await.is_terminated() {} };
+        let classes: Vec<Class> = self.classes().drain().map(|it| it.1).collect();
+        let mut states = Vec::new();
+        for class in classes {
+            let Some(session) = class.lock().await.take() else { continue };
+            states.push(session.client.state_watcher());
+            // The pulse lets go of the client when it sees the loss; the last one out closes the session.
+            session.lose();
+        }
+        let closed = async {
+            for state in &mut states {
+                while !state.changed().await.is_terminated() {}
+            }
+        };
         tokio::select! {
             () = closed => {}
             () = self.clock.sleep(bound) => {}
         }
     }
-}
 
-/// After how long a silent server is left for another.
-///
-/// The client tries the servers in random order, so the one that keeps silent may come first again. Its own choice, two
-/// fifths of a session, would then cost the session; after a fifth there is time for three. But no busy server shall be
-/// left for the pause of a moment.
-fn silence_max(session: Duration) -> Duration {
-    (session / 5).max(Duration::from_secs(1)).min(session * 2 / 5)
-}
-
-async fn open(connector: Connector, options: Options, clock: Clock) -> std::result::Result<Session, Error> {
-    let asked_at = clock.now();
-    let mut connector = connector.with_session_timeout(options.session);
-    connector = connector.with_connection_timeout(silence_max(options.session));
-    if let (Some(user), Some(password)) = (&options.user, &options.password) {
-        connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
+    fn classes(&self) -> MutexGuard<'_, HashMap<Duration, Class>> {
+        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let client = tls::connect(connector, &options).await?;
-    let timeout = client.session_timeout();
-    client.mkdir(&options.path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    let id = client.session_id().0;
-    // Making the session is a write of its own, so it lives from when it was asked for.
-    let state = State { proven_until: asked_at.after(timeout), lost: false };
-    Ok(Session { client, id, timeout, state: watch::Sender::new(state) })
 }
 
-/// Send pulses until the session is over.
-async fn keep(session: Arc<Session>, clock: Clock, path: String, tick: Duration) {
-    let mut sent = VecDeque::from([session.proven_until().before(session.timeout)]);
-    let mut state = session.client.state_watcher();
-    let ended = async { while !state.changed().await.is_terminated() {} };
-    let pulses = async {
+/// Why a ttl cannot be kept with the session that the ensemble gave for it.
+fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> {
+    let tick = options.tick_of(given);
+    if ttl < given {
+        Some(format!(
+            "a ttl of {ttl:?} cannot be kept: the servers give no session shorter than {given:?} \
+             (minSessionTimeout, two ticks if it is not set); ask for a ttl of {given:?} or more, or lower it there"
+        ))
+    } else if given < ttl {
+        Some(format!(
+            "a ttl of {ttl:?} cannot be kept: the servers give no session longer than {given:?} \
+             (maxSessionTimeout, twenty ticks if it is not set); ask for a ttl of {given:?} or less, or raise it there"
+        ))
+    } else if given < session_min(tick) {
+        Some(format!(
+            "a ttl of {ttl:?} is too short for a tick of {tick:?}, which is taken off every deadline; ask for a ttl \
+             of {:?} or more, or set `tick` in the URL to the servers' tickTime",
+            session_min(tick)
+        ))
+    } else {
+        None
+    }
+}
+
+/// Who keeps a session alive.
+struct Keeper {
+    session: Arc<Session>,
+    class: Class,
+    clock: Clock,
+}
+
+impl Keeper {
+    /// Send pulses until the session is over, or nobody has used it for a while.
+    async fn keep(self, path: String, tick: Duration) {
+        let session = &self.session;
+        let mut state = session.client.state_watcher();
+        let ended = async { while !state.changed().await.is_terminated() {} };
+        tokio::select! {
+            () = ended => {}
+            () = self.pulses(&path, tick) => {}
+            () = session.when_lost() => {}
+        }
+        session.lose();
+    }
+
+    async fn pulses(&self, path: &str, tick: Duration) {
+        let (session, clock) = (&self.session, &self.clock);
+        let mut sent = VecDeque::from([session.proven_until().before(session.timeout)]);
+        let mut used_at = clock.now();
         loop {
             clock.sleep(session.timeout / PULSES).await;
             let sent_at = clock.now();
-            match session.check(&path).await {
-                Ok(()) => credit(&session, &mut sent, sent_at, tick),
+            match session.check(path).await {
+                Ok(()) => credit(session, &mut sent, sent_at, tick),
                 Err(error) if fault::is_session_over(&error) => return,
                 // The client looks for another server; the next pulse waits in its queue until it has one.
                 Err(_) => {}
             }
+            // One is ours and one is the class's.
+            if 2 < Arc::strong_count(session) {
+                used_at = clock.now();
+            } else if IDLE_MAX.max(session.timeout * 2) < clock.now() - used_at {
+                let mut class = self.class.lock().await;
+                if Arc::strong_count(session) <= 2 {
+                    *class = None;
+                    return;
+                }
+            }
         }
-    };
-    tokio::select! {
-        () = ended => {}
-        () = pulses => {}
-        () = session.when_lost() => {}
     }
-    session.lose();
 }
 
 /// A pulse was confirmed: the leader has heard of those sent a tick before it.

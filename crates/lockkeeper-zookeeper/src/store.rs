@@ -1,8 +1,8 @@
-//! What all places of one process share: the session, the claims it knows, and the thread for them.
+//! What all places of one process share: the sessions, the claims it knows, and the thread for them.
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::fault;
 use crate::options::Options;
 use crate::session::{Session, Sessions};
 
-/// How long the last one out tries to close the session.
+/// How long the last one out tries to close the sessions.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// A thread that drives the client and its pulse while the application blocks its own.
@@ -43,6 +43,10 @@ pub(crate) struct Store {
     /// How many nodes we watched have told us.
     pub(crate) events: Arc<AtomicU64>,
     known: Mutex<HashMap<ClaimId, Known>>,
+    /// The largest counter that this process was ever given, of all names: numbers of writes order all of them.
+    seen: AtomicU64,
+    /// The largest counter that anybody can have been given by the ledgers that this process has read.
+    reach: AtomicU64,
     _driver: Driver,
 }
 
@@ -60,7 +64,8 @@ impl Store {
         let made = || Arc::new(Sessions::new(options.clone(), clock.clone(), driver.handle.clone()));
         let sessions = sessions.get_or_init(made).clone();
         let (events, known) = (Arc::default(), Mutex::default());
-        Ok(Store { options, clock, sessions, events, known, _driver: driver })
+        let (seen, reach) = (AtomicU64::default(), AtomicU64::default());
+        Ok(Store { options, clock, sessions, events, known, seen, reach, _driver: driver })
     }
 
     /// The answer to a call, or a fault if it takes too long. The call itself goes on, in its order.
@@ -90,6 +95,20 @@ impl Store {
             }
             Ok(answer) => Ok(Ok(answer)),
         }
+    }
+
+    /// The largest counter so far. What is written from now on must be given a larger one.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn see(&self, counter: u64) {
+        self.seen.fetch_max(counter, Ordering::SeqCst);
+    }
+
+    /// A ledger reaches this far. Returns how far any did that we have read.
+    pub(crate) fn reach(&self, counter: u64) -> u64 {
+        self.reach.fetch_max(counter, Ordering::SeqCst).max(counter)
     }
 
     pub(crate) fn remember(&self, id: ClaimId, known: Known) {

@@ -32,6 +32,11 @@ impl Watch {
         Watch { event: Some(Box::pin(event)) }
     }
 
+    /// A watch that is looked at and not waited for, and whose event is not counted.
+    pub(crate) fn unheard(watcher: OneshotWatcher) -> Self {
+        Watch { event: Some(Box::pin(async move { drop(watcher.changed().await) })) }
+    }
+
     /// Whether it has told.
     pub(crate) fn has_told(&mut self) -> bool {
         self.poll_told(&mut Context::from_waker(Waker::noop())).is_ready()

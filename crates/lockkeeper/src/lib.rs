@@ -15,6 +15,48 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A mutex guards a variable in one process. A service on three hosts needs more: one holder at a time for a product in a
+//! flash sale, a cache entry, a nightly job. [`connect`] gives a [`Locker`] for the store behind a URL; [`Locker::lock`] waits,
+//! [`Locker::try_lock`] does not; a [`Guard`] is held until it is released or dropped, renewed meanwhile, and tells when it is
+//! lost. No lock with an expiry can stop a holder that was paused: send [`Guard::fence`] along with every write, so that your
+//! data can refuse the loser.
+//!
+//! # Stores
+//!
+//! | URL | feature | reaches | order |
+//! |---|---|---|---|
+//! | `memory:` | always there | this process | first come, first served |
+//! | `sqlite:PATH` | `sqlite` | all processes of one host | first come, first served |
+//! | `redis://HOST`, `redis+sentinel://HOSTS/SERVICE`, `redis+cluster://HOSTS` | `redis` | the network | first come, first served |
+//! | `redlock://HOST,HOST,HOST` | `redlock` | the network, over a majority of Redis servers | whoever asks at the right moment |
+//! | `postgres://HOST/DATABASE` | `postgres` | the network | first come, first served |
+//! | `mysql://HOST/DATABASE` | `mysql` | the network | first come, first served |
+//! | `etcd://HOSTS` | `etcd` | the network | first come, first served |
+//! | `zookeeper://HOSTS/PATH` | `zookeeper` | the network | first come, first served |
+//!
+//! A URL of a store whose feature is off is refused with [`Error::Unsupported`], which names the feature.
+//!
+//! # Features
+//!
+//! None is on unless you name it, and without one there is no client crate to compile.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `etcd`, `zookeeper` | the stores above, and the modules `sqlite`, `redis`, `redlock`, `sql`, `etcd`, `zookeeper` with their options |
+//! | `tls` | TLS for those of them that are on, but ZooKeeper, with rustls and ring |
+//! | `zookeeper-tls` | `zookeepers://`; its client builds a second cryptographic library |
+//! | `macros` | the attribute `#[locked("product:{product_id}")]` |
+//! | `config` | `lockkeeper.toml`, `LOCKKEEPER_*`, `Config`, and `init` for the whole process |
+//! | `cache` | one load per missing cache entry: the module `cache`; with `redis` also a cache on Redis |
+//! | `tracing` | [`observe`]: every event as a `tracing` event |
+//!
+//! # Where it runs
+//!
+//! On Unix, with Rust 1.89 or newer. It is tested on Linux, with the servers of Debian 12: Redis 7.0, PostgreSQL 15,
+//! MariaDB 10.11, etcd 3.4, ZooKeeper 3.8, and the SQLite that is built in. On the BSDs the clock may stand still while the
+//! machine sleeps, so that a holder that slept learns of its loss late.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]

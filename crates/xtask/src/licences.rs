@@ -1,4 +1,5 @@
-//! Every dependency must have a licence that ours may be combined with, and the bare facade no client.
+//! Every dependency must have a licence that ours may be combined with; the bare facade no client, the command no
+//! ballast.
 
 use serde_json::Value;
 
@@ -35,6 +36,9 @@ const CLIENTS: &[&str] = &[
     "url",
 ];
 
+/// What few who install the command need, and everybody would wait for: it has features for them.
+const HEAVY: &[&str] = &["aws-lc-sys", "lockkeeper-demo", "tonic", "zookeeper-client"];
+
 pub(crate) fn check() -> Result<(), String> {
     let text = shell::output("cargo", &["metadata", "--format-version", "1", "--all-features"])?;
     let metadata: Value = serde_json::from_str(&text).map_err(|it| format!("cargo metadata: {it}"))?;
@@ -43,19 +47,27 @@ pub(crate) fn check() -> Result<(), String> {
     if !bad.is_empty() {
         return Err(format!("licences we may not combine with ours:\n  {}", bad.join("\n  ")));
     }
+    uninvited("lockkeeper", CLIENTS)?;
+    uninvited("lockkeeper-cli", HEAVY)
+}
+
+/// Refuse what the default features of a crate must not pull in.
+fn uninvited(package: &str, names: &[&str]) -> Result<(), String> {
     let tree = shell::output(
         "cargo",
-        &["tree", "--package", "lockkeeper", "--edges", "normal", "--prefix", "none"],
+        &["tree", "--package", package, "--edges", "normal,build", "--prefix", "none"],
     )?;
-    let uninvited: Vec<&str> =
-        tree.lines().filter(|it| CLIENTS.iter().any(|name| it.split(' ').next() == Some(name))).collect();
-    if uninvited.is_empty() {
+    let found = of_these(&tree, names);
+    if found.is_empty() {
         return Ok(());
     }
-    Err(format!(
-        "default features of `lockkeeper` must pull in no client crate, but do: {}",
-        uninvited.join(", ")
-    ))
+    Err(format!("default features of `{package}` must not pull in {}", found.join(", ")))
+}
+
+/// Which of these crates are in a tree that `cargo tree` printed.
+fn of_these<'a>(tree: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let is_there = |name: &&&str| tree.lines().any(|it| it.split(' ').next() == Some(name));
+    names.iter().filter(is_there).copied().collect()
 }
 
 /// What is wrong with a package's licence, if anything.
@@ -84,5 +96,11 @@ mod tests {
         for bad in ["GPL-3.0", "MIT AND GPL-3.0", "none"] {
             assert!(complaint(&json!({ "name": "x", "license": bad })).is_some(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_crate_that_nobody_asked_for_is_found_by_its_whole_name() {
+        let tree = "lockkeeper v0.1.0 (/x)\nredis v1.8.1\ntonic-prost v0.14.9\n";
+        assert_eq!(of_these(tree, &["redis", "tonic", "url"]), ["redis"]);
     }
 }

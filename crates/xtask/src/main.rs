@@ -1,11 +1,13 @@
 //! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
-//! `cargo xtask book`.
+//! `cargo xtask features`, `cargo xtask package`, `cargo xtask book`.
 
 mod bench;
 mod examples;
+mod features;
 mod install;
 mod licences;
 mod mutants;
+mod publish;
 mod sale;
 mod servers;
 mod shell;
@@ -24,6 +26,8 @@ cargo xtask COMMAND
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
   servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
+  features       lint the library and the command with each feature alone, with all and with none
+  package        pack every public crate as a release would, and check what each says of itself
   book           build the book of all guides into target/book, and check its links
   help           this text
 ";
@@ -44,7 +48,9 @@ fn main() -> ExitCode {
         ["bench", suites @ ..] => bench::run(suites),
         ["servers", names @ ..] => servers::get(names),
         ["mutants", names @ ..] => mutants::run(names),
-        ["tidy"] => tidy::check().and_then(|()| licences::check()),
+        ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
+        ["features"] => features::check(),
+        ["package"] => publish::check(),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
             shell::say(HELP);
@@ -65,12 +71,14 @@ fn main() -> ExitCode {
 fn test() -> Result<(), String> {
     shell::step("format", "cargo", &["fmt", "--all", "--check"])?;
     tidy::check()?;
+    mutants::check()?;
     licences::check()?;
     shell::step(
         "lints",
         "cargo",
         &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
     )?;
+    publish::check()?;
     // Default features must compile alone too: no backend, no client crate.
     shell::step(
         "lints of the bare facade",
@@ -78,6 +86,7 @@ fn test() -> Result<(), String> {
         &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
     )?;
     times::of_tests("tests", &["test", "--workspace", "--all-features", "--no-fail-fast"])?;
+    mutants::run_simulated()?;
     shell::step_with(
         "docs",
         "cargo",

@@ -29,7 +29,8 @@ type Rows = Vec<Value>;
 pub(crate) fn run() -> Result<(), String> {
     let bins = ["--bin", "lockkeeper", "--bin", "lockkeeper-bench-sale"];
     let packages = ["--package", "lockkeeper-cli", "--package", "lockkeeper-bench"];
-    let args = [&["build", "--profile", "bench"], packages.as_slice(), &bins].concat();
+    let features = ["--features", "lockkeeper-cli/demo"];
+    let args = [&["build", "--profile", "bench"], packages.as_slice(), &features, &bins].concat();
     shell::step("build", "cargo", &args)?;
     let all = sell(PLOT, &[])?;
     let mut ratios = vec![ratio(&all)?];

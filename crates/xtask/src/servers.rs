@@ -30,6 +30,16 @@ const SERVERS: &[Server] = &[
         programs: &[("mysqld", "usr/sbin/mysqld")],
     },
     Server {
+        name: "mariadb",
+        suite: "sid",
+        packages: &["mariadb-server-core", "mariadb-client-core"],
+        programs: &[
+            ("mariadbd", "usr/sbin/mariadbd"),
+            ("mariadb-install-db", "usr/bin/mariadb-install-db"),
+            ("mariadb", "usr/bin/mariadb"),
+        ],
+    },
+    Server {
         name: "redis",
         suite: "sid",
         packages: &["redis-server", "redis-tools", "redis-sentinel"],
@@ -205,7 +215,7 @@ mod tests {
     #[test]
     fn a_name_that_is_not_known_is_told_with_those_that_are() {
         let error = get(&["mysql", "oracle"]).unwrap_err();
-        assert!(error.contains("`oracle`") && error.contains("mysql, redis, valkey"), "{error}");
+        assert!(error.contains("`oracle`") && error.contains("mysql, mariadb, redis"), "{error}");
     }
 
     #[test]

@@ -63,11 +63,11 @@ pub(crate) fn run(words: &[&str]) -> Result<ExitCode, String> {
         ended.push((name, at - start));
     }
     let name = name_of(program);
-    let mut text = format!("{}\t{name}\tall\n", total.as_millis());
-    for (test, span) in spans(&ended, threads(args)) {
-        text += &format!("{}\t{name}\t{test}\n", span.as_millis());
-    }
+    let mut rows = vec![("all".to_owned(), total)];
+    rows.extend(spans(&ended, threads(args)));
+    let rows = rows.iter().map(|(test, span)| format!("{}\t{name}\t{test}\n", span.as_millis()));
     let kept = OpenOptions::new().create(true).append(true).open(file());
+    let text = rows.collect::<Vec<_>>().concat();
     kept.and_then(|mut it| it.write_all(text.as_bytes())).map_err(|it| it.to_string())?;
     match status.code() {
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
@@ -136,15 +136,13 @@ fn report(times: &str) -> String {
     rows.reverse();
     let (all, single): (Vec<_>, Vec<_>) = rows.into_iter().partition(|it| it.2 == "all");
     let seconds = |it: u64| format!("{}.{} s", it / 1000, it % 1000 / 100);
-    let mut text = format!("\nthe {SHOWN} slowest tests, while others ran beside them:\n");
-    for (millis, program, test) in single.iter().take(SHOWN) {
-        text += &format!("{:>9}  {program}::{test}\n", seconds(*millis));
-    }
-    text += &format!("the {SHOWN} slowest test programs:\n");
-    for (millis, program, _) in all.iter().take(SHOWN) {
-        text += &format!("{:>9}  {program}\n", seconds(*millis));
-    }
-    text
+    let mut lines = vec![format!("\nthe {SHOWN} slowest tests, while others ran beside them:")];
+    let slowest = single.iter().take(SHOWN);
+    lines.extend(slowest.map(|(span, program, test)| format!("{:>9}  {program}::{test}", seconds(*span))));
+    lines.push(format!("the {SHOWN} slowest test programs:"));
+    let slowest = all.iter().take(SHOWN);
+    lines.extend(slowest.map(|(span, program, _)| format!("{:>9}  {program}", seconds(*span))));
+    lines.join("\n")
 }
 
 #[cfg(test)]

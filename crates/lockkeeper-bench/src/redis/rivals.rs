@@ -97,7 +97,7 @@ impl Rival {
                 let _: i64 = script.key(key).arg(&id).invoke_async(connection).await?;
             }
             Rival::Ours(locker) => {
-                let guard = locker.lock(key).ttl(TTL).wait_at_most(Duration::from_mins(1)).await?;
+                let guard = locker.lock(key).ttl(TTL).wait_at_most(Duration::from_secs(60)).await?;
                 work();
                 guard.release().await?;
             }

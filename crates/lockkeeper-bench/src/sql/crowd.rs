@@ -50,7 +50,7 @@ async fn add(url: &str, number: &str) -> Result<(), Box<dyn Error + Send + Sync>
             let (locker, number, guards) = (locker.clone(), number.to_owned(), guards.clone());
             tokio::spawn(async move {
                 while guards.since_begun() < WORK_FOR {
-                    let guard = locker.lock("crowd").wait_at_most(Duration::from_mins(2)).await;
+                    let guard = locker.lock("crowd").wait_at_most(Duration::from_secs(2 * 60)).await;
                     let Ok(guard) = guard else { return false };
                     guards.had();
                     if add_one(&number).is_none() {
@@ -83,7 +83,7 @@ async fn wait(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     for _ in 0..IDLE_TASKS {
         let locker = locker.clone();
         tokio::spawn(async move {
-            drop(locker.lock("idle").ttl(IDLE_TTL).wait_at_most(Duration::from_mins(5)).await);
+            drop(locker.lock("idle").ttl(IDLE_TTL).wait_at_most(Duration::from_secs(5 * 60)).await);
         });
     }
     // Until the first has reached the server and the listener listens.

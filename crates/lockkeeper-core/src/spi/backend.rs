@@ -214,7 +214,7 @@ impl Profile {
             reach,
             lease: Lease::Claim,
             ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_hours(365 * 24),
+            ttl_max: Duration::from_secs(365 * 24 * 3600),
         }
     }
 

@@ -281,7 +281,8 @@ impl Label {
     /// The same label with an owner's name and a note, each cut to [`LABEL_BYTES_MAX`].
     #[must_use]
     pub fn with(&self, owner: Option<&str>, note: Option<&str>) -> Self {
-        let cut = |it: &str| it[..it.floor_char_boundary(LABEL_BYTES_MAX)].to_owned();
+        let end = |it: &str| (0..=LABEL_BYTES_MAX.min(it.len())).rev().find(|at| it.is_char_boundary(*at));
+        let cut = |it: &str| it[..end(it).unwrap_or(0)].to_owned();
         Label { host: self.host.clone(), pid: self.pid, owner: owner.map(cut), note: note.map(cut) }
     }
 }

@@ -1,5 +1,7 @@
 //! Silence: nodes that do not answer, ways that swallow, networks that are slow, leaders that sleep.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
@@ -62,6 +64,39 @@ async fn a_frozen_node_costs_a_new_client_less_than_one_time_out() {
     }
 }
 
+/// The longest time for which this machine let nobody run, measured on a thread of its own until it is dropped.
+///
+/// Where a case depends on time it is judged only if the machine kept pace: a network that is slow is not the same as
+/// a machine that stands still.
+struct Pace(Arc<(AtomicU64, AtomicBool)>);
+
+impl Pace {
+    fn watched() -> Self {
+        let (shared, clock) = (Arc::<(AtomicU64, AtomicBool)>::default(), Clock::boot());
+        let own = shared.clone();
+        std::thread::spawn(move || {
+            while !own.1.load(Ordering::Relaxed) {
+                let (asleep_at, nap) = (clock.now(), Duration::from_millis(20));
+                std::thread::sleep(nap);
+                let late = (clock.now() - asleep_at).saturating_sub(nap);
+                own.0.fetch_max(u64::try_from(late.as_millis()).unwrap(), Ordering::Relaxed);
+            }
+        });
+        Pace(shared)
+    }
+
+    /// Whether nobody stood still for longer than that.
+    fn kept_within(&self, most: Duration) -> bool {
+        u128::from(self.0.0.load(Ordering::Relaxed)) <= most.as_millis()
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.0.1.store(true, Ordering::Relaxed);
+    }
+}
+
 /// How long it took until somebody could write while the leader sleeps.
 async fn freeze_leader(cluster: &EtcdCluster, span: Duration) -> Duration {
     let clock = Clock::boot();
@@ -87,16 +122,17 @@ async fn a_leader_that_sleeps_for_less_than_the_ttl_costs_no_lock() {
     let hosts: Vec<_> = cluster.nodes().iter().map(|it| it.address()).collect();
     let url = Servers::url(&hosts, ttl);
     let mut judged = 0;
-    for round in 0..8 {
+    for round in 0..12 {
         let mut guards = Vec::new();
         for at in 0..20 {
             let locker = locker(&Etcd::connect(&url).await.unwrap(), ttl);
             guards.push(soon("a lock", locker.lock(format!("{round}/{at}"))).await.unwrap());
         }
+        let pace = Pace::watched();
         let took = freeze_leader(&cluster, Duration::from_secs(4)).await;
         let lost = guards.iter().filter(|it| it.check().is_err()).count();
         // Where nobody could write until the last moment, nobody could have kept a lock.
-        if took <= Duration::from_secs(3) {
+        if took <= Duration::from_secs(3) && pace.kept_within(Duration::from_millis(100)) {
             assert_eq!(lost, 0, "others could write after {took:?}");
             judged += 1;
         }
@@ -123,10 +159,17 @@ async fn a_lock_is_kept_over_a_slow_network() {
     // A round trip is more than a sixth of the ttl.
     let ttl = Duration::from_secs(10);
     let (_behind, locker, _proxies) = slow(ttl, Duration::from_millis(850)).await;
-    let guard = soon("a lock", locker.lock("job")).await.unwrap();
-    Clock::boot().sleep(ttl * 2).await;
-    guard.check().unwrap();
-    guard.release().await.unwrap();
+    for _ in 0..6 {
+        let pace = Pace::watched();
+        let guard = soon("a lock", locker.lock("job")).await.unwrap();
+        Clock::boot().sleep(ttl * 2).await;
+        let kept = guard.check();
+        let _ = guard.release().await;
+        if pace.kept_within(Duration::from_millis(200)) {
+            return kept.unwrap();
+        }
+    }
+    panic!("this machine is too busy to judge");
 }
 
 #[tokio::test]
@@ -136,7 +179,9 @@ async fn a_ttl_too_short_for_the_network_is_refused_in_words() {
     assert!(matches!(error, Error::Unavailable { transient: false, .. }), "{error:?}");
     assert!(error.to_string().contains("too short"), "{error}");
     let patient = locker.lock("job").ttl(Duration::from_secs(20));
-    soon("a longer lock", patient).await.unwrap().release().await.unwrap();
+    let guard = soon("a longer lock", patient).await.unwrap();
+    // If it is not answered in time it goes on in the background.
+    let _ = guard.release().await;
 }
 
 #[tokio::test]

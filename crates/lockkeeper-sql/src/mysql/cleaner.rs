@@ -11,7 +11,7 @@ use crate::retry;
 
 /// For how long a lock's row stays after its last use. Its counter does not need it: that never falls behind
 /// the clock. Longer than any clock is likely to be set back.
-const IDLE: Duration = Duration::from_hours(1);
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// Clean as often as the options say, until the store is gone.
 pub(crate) fn start(store: &Arc<Store>) {

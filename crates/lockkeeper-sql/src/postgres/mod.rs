@@ -126,7 +126,7 @@ impl Backend for Postgres {
         Profile::new(NAME, Reach::Network)
             .fifo()
             .weighted()
-            .ttl(Duration::from_millis(50), Duration::from_hours(365 * 24))
+            .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
     }
 
     fn enter(&self, claim: Claim) -> PostgresPlace {

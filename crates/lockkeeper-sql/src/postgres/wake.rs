@@ -20,7 +20,7 @@ use crate::retry;
 /// How long a message to ourselves may take.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// When to try again where messages do not arrive.
-const DEAF_FOR: Duration = Duration::from_mins(5);
+const DEAF_FOR: Duration = Duration::from_secs(5 * 60);
 const HELLO: &str = "hello";
 
 /// Who waits for a message.

@@ -12,7 +12,7 @@ use crate::verb::{AskLeave, AskRenew, AskTurn};
 
 fn claim(key: &str) -> Arc<Claim> {
     Arc::new(
-        Claim::new(Key::new(key).unwrap(), Duration::from_mins(1))
+        Claim::new(Key::new(key).unwrap(), Duration::from_secs(60))
             .unwrap()
             .labelled(Arc::new(Label::of_this_process().with(None, Some(&"n".repeat(256))))),
     )

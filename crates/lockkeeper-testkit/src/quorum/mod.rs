@@ -80,7 +80,7 @@ pub trait Quorum: fmt::Debug + Send + Sync + Sized + 'static {
 }
 
 /// How long anything may take before it is called a hang.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A locker that bears outages for as long as a case does.
 pub fn locker<B: Backend<Place: Place> + Clone>(backend: &B, ttl: Duration) -> Locker {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{Quorum, claim, soon, take};
 
 /// As long as every store gives, so that heartbeats are rare.
-const TTL: Duration = Duration::from_mins(1);
+const TTL: Duration = Duration::from_secs(60);
 
 /// How many requests the heartbeats of `processes` cost in `span`, at most: ten beats in a ttl, two requests each.
 fn heartbeats(processes: u64, span: Duration) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// No single step takes that long, however busy the machine.
-const STEP_MAX: Duration = Duration::from_mins(2);
+const STEP_MAX: Duration = Duration::from_secs(2 * 60);
 
 /// Do as `panic = "abort"` does: tell what happened, and end.
 pub(super) fn end_at_any_panic() {

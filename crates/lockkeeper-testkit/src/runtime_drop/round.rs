@@ -81,7 +81,7 @@ impl Round<'_> {
         let guards = [3, 4].map(|it| doomed.block_on(insist(locker, &names[it])));
         network.begin(self.stage, trouble, self.number);
         self.step("calls");
-        let calls = self.call(&doomed, locker, &names, guards);
+        let calls = call(&doomed, locker, &names, guards);
         doomed.block_on(async {
             // Every call was made, and has met the silence, or has been answered with an error.
             drop(calls.acquire_many(5).await);
@@ -106,28 +106,6 @@ impl Round<'_> {
         self.steps.now(&format!("{} {what}", self.name));
     }
 
-    /// Make every call once. What is returned has a permit for each that was polled.
-    fn call(
-        &self,
-        doomed: &Runtime,
-        locker: &Locker,
-        names: &[String; 5],
-        [release, keep]: [Guard; 2],
-    ) -> Arc<Semaphore> {
-        let made = Arc::new(Semaphore::new(0));
-        let [free, queue, tried, ..] = names;
-        let (free, queue, tried) = (locker.lock(free), locker.lock(queue), locker.try_lock(tried));
-        doomed.spawn(polled(Arc::clone(&made), async { drop(free.await) }));
-        doomed.spawn(polled(Arc::clone(&made), async { drop(queue.await) }));
-        doomed.spawn(polled(Arc::clone(&made), async { drop(tried.await) }));
-        doomed.spawn(polled(Arc::clone(&made), async { drop(release.release().await) }));
-        doomed.spawn(polled(Arc::clone(&made), async move {
-            std::future::pending::<()>().await;
-            drop(keep);
-        }));
-        made
-    }
-
     /// Take every name from a runtime that lives, and from a thread without one.
     fn use_again(&self, locker: &Locker, names: &[String; 5]) {
         let fresh = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -148,6 +126,27 @@ impl Round<'_> {
             while !take_blocking(locker, name) {}
         }
     }
+}
+
+/// Make every call once. What is returned has a permit for each that was polled.
+fn call(
+    doomed: &Runtime,
+    locker: &Locker,
+    names: &[String; 5],
+    [release, keep]: [Guard; 2],
+) -> Arc<Semaphore> {
+    let made = Arc::new(Semaphore::new(0));
+    let [free, queue, tried, ..] = names;
+    let (free, queue, tried) = (locker.lock(free), locker.lock(queue), locker.try_lock(tried));
+    doomed.spawn(polled(Arc::clone(&made), async { drop(free.await) }));
+    doomed.spawn(polled(Arc::clone(&made), async { drop(queue.await) }));
+    doomed.spawn(polled(Arc::clone(&made), async { drop(tried.await) }));
+    doomed.spawn(polled(Arc::clone(&made), async { drop(release.release().await) }));
+    doomed.spawn(polled(Arc::clone(&made), async move {
+        std::future::pending::<()>().await;
+        drop(keep);
+    }));
+    made
 }
 
 async fn polled(made: Arc<Semaphore>, call: impl Future<Output = ()>) {

@@ -4,14 +4,14 @@ use std::fs;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, Tls, ask, folder, give, retry_ports};
-use crate::process::Launch;
+use super::{Daemon, KitError, Port, Tls, ask, beside, folder, give, retry_ports};
+use crate::process::{Launch, find};
 
 const USER: &str = "mysql";
 const PACKAGE: &str = "mariadb-server";
 /// The database and the user that tests use.
 const NAME: &str = "lockkeeper";
-const INSTALL_MAX: Duration = Duration::from_mins(1);
+const INSTALL_MAX: Duration = Duration::from_secs(60);
 const SQL_MAX: Duration = Duration::from_secs(30);
 
 /// How a MariaDB server is set up.
@@ -70,11 +70,7 @@ impl MariaDb {
     /// If it is not installed or does not become ready; the text holds the end of its log.
     pub async fn start(options: MariaDbOptions) -> Result<MariaDb, KitError> {
         retry_ports(async || {
-            let server = match MariaDb::prepare(&options).await {
-                // Making a database starts a server for a moment, which now and then fails on a busy machine.
-                Err(_) => MariaDb::prepare(&options).await?,
-                Ok(server) => server,
-            };
+            let server = MariaDb::prepare(&options).await?;
             server.daemon.start().await?;
             Ok(server)
         })
@@ -101,7 +97,8 @@ impl MariaDb {
     pub async fn sql(&self, statements: &str) -> Result<String, KitError> {
         let client = Launch::new("mariadb", "mariadb-client", self.folder())
             .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
-            .args(["--batch", "--skip-column-names", NAME, "--execute", statements])
+            .args(["--batch", "--skip-column-names", "--skip-ssl-verify-server-cert"])
+            .args([NAME, "--execute", statements])
             .arg(format!("--port={}", self.port()));
         client.output(SQL_MAX).await
     }
@@ -111,9 +108,13 @@ impl MariaDb {
         let number = port.number();
         give(folder.path(), USER, PACKAGE)?;
         let data = format!("--datadir={}", folder.path().join("data").display());
+        // A server that starts removes what it finds of temporary tables, also those of others in the same folder.
+        let temporary = format!("--tmpdir={}", folder.path().display());
+        let own_files = beside(&find("mariadbd", PACKAGE)?);
         let install = Launch::new("mariadb-install-db", PACKAGE, folder.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .arg(&data)
+            .args([&data, &temporary])
+            .args(&own_files)
             .args(&options.created_with)
             .advice_from("Installation of system tables failed")
             .user(USER);
@@ -136,8 +137,14 @@ impl MariaDb {
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             // Relative to the data: the path of a socket must be short.
             .args(["--socket=socket", "--pid-file=pid", "--innodb-buffer-pool-size=64M"])
-            .args([&data, &format!("--port={number}"), &format!("--init-file={}", first.display())])
+            .args([
+                &data,
+                &temporary,
+                &format!("--port={number}"),
+                &format!("--init-file={}", first.display()),
+            ])
             .args(files)
+            .args(&own_files)
             .args(&options.settings)
             // Started by root it would change its user itself, which clears the order to die with us.
             .user(USER);

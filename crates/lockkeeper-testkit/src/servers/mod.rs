@@ -246,6 +246,20 @@ fn give(path: &Path, user: &str, package: &str) -> Result<(), KitError> {
     Ok(())
 }
 
+/// Where a MySQL or MariaDB server finds its own files, if it is not installed where it was built for.
+fn beside(program: &Path) -> Vec<String> {
+    let home = fs::canonicalize(program).ok().and_then(|it| it.ancestors().nth(2).map(Path::to_owned));
+    let Some(home) = home.filter(|it| it != Path::new("/usr")) else { return Vec::new() };
+    let share = ["mariadb", "mysql"].map(|it| home.join("share").join(it));
+    let share = if share[0].is_dir() { &share[0] } else { &share[1] };
+    vec![
+        format!("--basedir={}", home.display()),
+        format!("--lc-messages-dir={}", share.display()),
+        format!("--character-sets-dir={}", share.join("charsets").display()),
+        format!("--plugin-dir={}", home.join("lib/mysql/plugin").display()),
+    ]
+}
+
 /// Start again on other ports if a stranger took one of ours between the claim and the start.
 async fn retry_ports<T, F>(start: impl Fn() -> F) -> Result<T, KitError>
 where

@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports};
+use super::{Daemon, KitError, Port, Tls, ask, beside, folder, retry_ports};
 use crate::process::{Launch, find};
 
 const PACKAGE: &str = "mysql-server-core";
 /// The database and the user that tests use.
 const NAME: &str = "lockkeeper";
-const INSTALL_MAX: Duration = Duration::from_mins(3);
+const INSTALL_MAX: Duration = Duration::from_secs(3 * 60);
 const SQL_MAX: Duration = Duration::from_secs(30);
 
 /// How a MySQL server is set up.
@@ -98,7 +98,8 @@ impl Mysql {
         // The client of MariaDB, which is here anyway, speaks to both.
         let client = Launch::new("mariadb", "mariadb-client", self.folder())
             .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
-            .args(["--batch", "--skip-column-names", NAME, "--execute", statements])
+            .args(["--batch", "--skip-column-names", "--skip-ssl-verify-server-cert"])
+            .args([NAME, "--execute", statements])
             .arg(format!("--port={}", self.port()));
         client.output(SQL_MAX).await
     }
@@ -150,22 +151,12 @@ fn server(folder: &Path) -> Result<Launch, KitError> {
     let launch = Launch::new(&program.to_string_lossy(), PACKAGE, folder)
         .args(["--no-defaults", "--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=16M"])
         .arg(format!("--datadir={}", folder.join("data").display()))
+        // Not the folder that all servers of the machine share.
+        .arg(format!("--tmpdir={}", folder.display()))
         // Relative to the data: the path of a socket must be short.
         .args(["--socket=socket", "--pid-file=pid", "--secure-file-priv=NULL"])
         .args(beside(&program));
     // Without this it refuses root. As another user it might not reach a program that is in our own folder.
     let root = rustix::process::geteuid().is_root();
     Ok(if root { launch.arg("--user=root") } else { launch })
-}
-
-/// Where the server's own files are, if it is not installed where it was built for.
-fn beside(program: &Path) -> Vec<String> {
-    let home = fs::canonicalize(program).ok().and_then(|it| it.ancestors().nth(2).map(PathBuf::from));
-    let Some(home) = home.filter(|it| *it != Path::new("/usr")) else { return Vec::new() };
-    vec![
-        format!("--basedir={}", home.display()),
-        format!("--lc-messages-dir={}", home.join("share/mysql").display()),
-        format!("--character-sets-dir={}", home.join("share/mysql/charsets").display()),
-        format!("--plugin-dir={}", home.join("lib/mysql/plugin").display()),
-    ]
 }

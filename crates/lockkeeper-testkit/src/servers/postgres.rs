@@ -14,7 +14,7 @@ use crate::process::{Launch, chosen, eventually, find, missing};
 
 pub(super) const USER: &str = "postgres";
 const PACKAGE: &str = "postgresql";
-const INSTALL_MAX: Duration = Duration::from_mins(1);
+const INSTALL_MAX: Duration = Duration::from_secs(60);
 const SQL_MAX: Duration = Duration::from_secs(30);
 const FOLLOW_MAX: Duration = Duration::from_secs(30);
 

@@ -231,7 +231,7 @@ mod tests {
         executor.crash(1);
         executor.pause(2);
         executor.process(1).spawn(sleeper(&clock, &count));
-        let until = clock.now().after(Duration::from_mins(1));
+        let until = clock.now().after(Duration::from_secs(60));
         assert_eq!(executor.run(until, || false, || {}), Ended::Stuck);
         assert_eq!(count.load(Ordering::Relaxed), 2);
         executor.resume(2);

@@ -1,7 +1,11 @@
-//! ZooKeeper on real servers: the conformance suite, then faults and prices, then what an operator does.
+//! ZooKeeper on real servers: faults and prices, numbers and sessions, then what an operator does.
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
+#[path = "../common/mod.rs"]
 mod common;
-mod conformance;
 mod faults;
+mod ghosts;
+mod history;
+mod numbers;
 mod operator;
+mod sessions;

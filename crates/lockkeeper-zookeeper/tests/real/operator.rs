@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Error, Key};
+use lockkeeper_core::{Clock, Error, Key};
 use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
-use lockkeeper_testkit::quorum::{PATIENCE, locker};
+use lockkeeper_testkit::quorum::{PATIENCE, locker, soon, waits};
+use zookeeper_client::{Acls, Client, CreateMode};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -51,26 +52,114 @@ async fn an_operator_sees_who_holds_and_who_waits_and_breaks_a_lock() {
 
 #[tokio::test]
 async fn the_doctor_names_what_endangers_locks() {
-    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
-    let url = format!("zookeeper://{},127.0.0.1:1?session=2m&timeout=1s&tick=10ms", server.address());
+    let options = ZooKeeperOptions::default().set("maxSessionTimeout", "5000");
+    let server = Server::start(options).await.unwrap();
+    let url = format!("zookeeper://{},127.0.0.1:1,127.0.0.1:2?timeout=1s&tick=10ms", server.address());
     let backend = ZooKeeper::connect(&url).await.unwrap();
-    assert_eq!(backend.session_timeout(), Duration::from_mins(1), "the longest that the server gives");
+    assert_eq!(backend.session_timeout(), Duration::from_secs(5), "the longest that the server gives");
     let findings = backend.doctor().await.unwrap();
     let about = |what: &str| findings.iter().find(|it| it.what.contains(what)).map(|it| it.severity);
     assert_eq!(about("one server"), Some(Severity::Warning));
-    assert_eq!(about("127.0.0.1:1 does not answer"), Some(Severity::Warning));
-    assert_eq!(about("120s was asked for and 60s was given"), Some(Severity::Warning));
-    assert_eq!(about("100ms, and 10ms is taken off deadlines"), Some(Severity::Danger), "{findings:?}");
-    assert_eq!(about("is version 3.8.0"), Some(Severity::Fine), "{findings:?}");
+    assert_eq!(about("127.0.0.1:1, 127.0.0.1:2: no answer"), Some(Severity::Warning), "{findings:?}");
+    assert_eq!(about("10s was asked for and 5s was given"), Some(Severity::Warning));
+    assert_eq!(about("100ms, and 10ms is taken off"), Some(Severity::Danger), "{findings:?}");
+    assert_eq!(about("version 3.8.0"), Some(Severity::Fine), "{findings:?}");
 }
 
 #[tokio::test]
-async fn a_ttl_that_cannot_be_had_is_refused_with_the_reason() {
+async fn the_doctor_tells_once_what_is_true_of_all_servers_and_knows_their_defect() {
+    let ensemble = Server::ensemble().await.unwrap();
+    let backend = ZooKeeper::connect(&ensemble.url()).await.unwrap();
+    let findings = backend.doctor().await.unwrap();
+    let about: Vec<_> = findings.iter().filter(|it| it.what.contains("version 3.8.0")).collect();
+    assert_eq!(about.len(), 1, "{findings:?}");
+    assert!(ensemble.nodes().iter().all(|it| about[0].what.contains(&it.address())), "{about:?}");
+    assert_eq!(about[0].severity, Severity::Warning);
+    assert!(about[0].consequence.contains("claims that are gone"), "{about:?}");
+    assert!(findings.iter().all(|it| it.severity != Severity::Danger), "{findings:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_ours_in_a_line_is_named_and_the_rest_is_listed() {
     let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
     let backend = ZooKeeper::connect(&url(&server)).await.unwrap();
-    let error = locker(&backend, TTL * 2).lock("job").await.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }), "{error}");
-    assert!(error.to_string().contains("zookeeper takes 100ms to 5s"), "{error}");
+    let here = locker(&backend, TTL);
+    here.lock("job").await.unwrap().release().await.unwrap();
+    let held = here.lock("other").await.unwrap();
+    let operator = Client::connect(&server.address()).await.unwrap();
+    let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    // One looks like a claim and goes with no session; the other is something else.
+    let like_ours = format!("/lockkeeper/job/{}-1-1-0000000000", "a".repeat(32));
+    for path in [like_ours.as_str(), "/lockkeeper/job/note"] {
+        operator.create(path, b"hello", &mode).await.unwrap();
+    }
+    assert!(here.try_lock("job").await.unwrap().is_none(), "it stands in line");
+    let key = Key::new("job").unwrap();
+    let shown = Inspect::show(&backend, &key).await.unwrap().expect("it is not free");
+    assert_eq!((shown.holders.len(), shown.waiters.len()), (0, 0));
+    assert_eq!(shown.foreign.len(), 2, "{shown:?}");
+    assert!(shown.foreign.iter().any(|it| it.contains(&like_ours) && it.contains("by hand")), "{shown:?}");
+    let listed = Inspect::list(&backend, "").await.unwrap();
+    assert_eq!(listed.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(), ["job", "other"]);
+    assert_eq!((listed[0].foreign.len(), listed[1].foreign.len()), (2, 0));
+    let findings = backend.doctor().await.unwrap();
+    let named: Vec<_> = findings.iter().filter(|it| it.what.contains("not ours")).collect();
+    assert!(named.len() == 1 && named[0].what.contains(&like_ours), "{findings:?}");
+    // Who waits gets the lock when it is gone.
+    let waiter = tokio::spawn(async move { here.lock("job").await });
+    waits(&backend, "job", 1).await;
+    operator.delete(&like_ours, None).await.unwrap();
+    soon("the grant", waiter).await.unwrap().unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_line_of_another_user_does_not_hide_the_others() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let mine = format!("zookeeper://me:canary@{}", server.address());
+    let owner = locker(&ZooKeeper::connect(&mine).await.unwrap(), TTL);
+    let theirs = owner.lock("a/secret").await.unwrap();
+    let backend = ZooKeeper::connect(&url(&server)).await.unwrap();
+    let ours = locker(&backend, TTL).lock("b").await.unwrap();
+    let listed = Inspect::list(&backend, "").await.unwrap();
+    assert_eq!(listed.iter().map(|it| it.key.as_str()).collect::<Vec<_>>(), ["a/secret", "b"]);
+    assert!(listed[0].foreign[0].contains("another user"), "{listed:?}");
+    assert_eq!(listed[1].holders.len(), 1);
+    let shown = Inspect::show(&backend, &Key::new("a/secret").unwrap()).await.unwrap().unwrap();
+    assert_eq!(shown.foreign.len(), 1);
+    theirs.release().await.unwrap();
+    ours.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_refused_for_lack_of_rights_leaves_nothing_to_do() {
+    const CALLS: usize = 30;
+    // Long, so that pulses are rare.
+    let ttl = Duration::from_secs(40);
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let mine = format!("zookeeper://me:canary@{}?session=40s", server.address());
+    let owner = locker(&ZooKeeper::connect(&mine).await.unwrap(), ttl);
+    let guard = owner.lock("job").await.unwrap();
+    let stranger = ZooKeeper::connect(&format!("{}?session=40s", server.url())).await.unwrap();
+    let stranger = locker(&stranger, ttl);
+    for at in 0..CALLS {
+        let refused = match at % 2 {
+            0 => stranger.lock("job").await.map(drop),
+            _ => stranger.try_lock("job").await.map(drop),
+        };
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { transient: false, .. }), "{error:?}");
+        assert!(error.to_string().contains("may not do this"), "{error}");
+    }
+    let packets = async || server.figure("zk_packets_received").await.unwrap();
+    let (before, clock) = (packets().await, Clock::boot());
+    clock.sleep(Duration::from_secs(3)).await;
+    // Two sessions ping and pulse, about once a second each; one packet is the question.
+    let spent = packets().await - before;
+    assert!(spent <= 20, "{CALLS} refused calls cost {spent} requests in 3 s afterwards");
+    stranger.shutdown(PATIENCE).await.unwrap();
+    guard.check().unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]

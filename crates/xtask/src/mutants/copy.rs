@@ -51,18 +51,23 @@ impl Copy {
 
     /// Plant a mistake.
     pub(super) fn apply(&self, patch: &Path) -> Result<(), String> {
-        let mut command = Command::new("git");
-        // The copy lies inside the repository, and is none of it.
-        command.env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree));
-        command.current_dir(&self.tree).arg("apply").arg(patch);
-        let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
-        let said = String::from_utf8_lossy(&out.stderr);
-        if out.status.success() {
-            Ok(())
-        } else {
-            Err(format!("the patch no longer applies: {}", said.trim()))
-        }
+        git_apply(&self.tree, patch, &[])
     }
+}
+
+/// Whether a patch can be applied to this tree.
+pub(super) fn fits(tree: &Path, patch: &Path) -> Result<(), String> {
+    git_apply(tree, patch, &["--check"])
+}
+
+fn git_apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("git");
+    // A copy lies inside the repository, and is none of it.
+    command.env("GIT_CEILING_DIRECTORIES", tree.parent().unwrap_or(tree));
+    command.current_dir(tree).arg("apply").args(more).arg(patch);
+    let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() { Ok(()) } else { Err(format!("the patch no longer applies: {}", said.trim())) }
 }
 
 fn remove_all_but(wanted: &[PathBuf], folder: &Path) -> Result<(), String> {

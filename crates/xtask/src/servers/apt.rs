@@ -84,7 +84,8 @@ fn settings(folder: &Path, archives: &Path) -> String {
         ("APT::Sandbox::User", "root".to_owned()),
         ("Debug::NoLocking", "true".to_owned()),
     ];
-    settings.iter().map(|(name, value)| format!("{name} \"{value}\";\n")).collect()
+    let lines: Vec<String> = settings.iter().map(|(name, value)| format!("{name} \"{value}\";\n")).collect();
+    lines.concat()
 }
 
 /// Where this machine gets its own release from.

@@ -12,7 +12,7 @@ pub(super) fn check(files: &[(String, String)], complaints: &mut Vec<String>) {
     let mut imports = Imports::new();
     for ((_, text), module) in files.iter().zip(&modules) {
         // What only declares modules and passes names on belongs to no one's way.
-        if module.is_empty() || text.lines().all(|it| is_signpost(it)) {
+        if module.is_empty() || text.lines().all(is_signpost) {
             continue;
         }
         imports.insert(module.clone(), imported(text, &modules));

@@ -33,7 +33,7 @@ fn every_key_is_read() {
     let config = Config::from_toml(FULL, "x.toml").unwrap();
     assert_eq!(config.system(), Some("shop"));
     assert_eq!((config.ttl(), config.wait()), (Some(Duration::from_secs(5)), Some(Duration::MAX)));
-    assert_eq!(config.max_hold(), Some(Duration::from_mins(1)));
+    assert_eq!(config.max_hold(), Some(Duration::from_secs(60)));
     assert_eq!(
         (config.waiters_max, config.depth_max, config.hand_on_count_max),
         (Some(500), Some(3), Some(0))

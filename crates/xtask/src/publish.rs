@@ -1,0 +1,86 @@
+//! Every public crate can be packed, says what it is, and carries its licence.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::shell;
+
+/// What a package must have beside its code.
+const FILES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+/// What its manifest must say.
+const FIELDS: &[&str] = &["description", "documentation", "license", "readme", "repository", "rust_version"];
+/// As crates.io has it.
+const KEYWORDS_MAX: usize = 5;
+
+/// Check the manifests, then pack all public crates as one release would. They are not built once more: tests have done that.
+pub(crate) fn check() -> Result<(), String> {
+    let text = shell::output("cargo", &["metadata", "--format-version", "1", "--no-deps"])?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|it| format!("cargo metadata: {it}"))?;
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let (public, private): (Vec<_>, Vec<_>) = packages.iter().partition(|it| is_public(it));
+    let bad: Vec<String> = public.iter().flat_map(|it| complaints(it)).collect();
+    if !bad.is_empty() {
+        return Err(format!("not ready to publish:\n  {}", bad.join("\n  ")));
+    }
+    let left_out: Vec<&str> = private.iter().filter_map(|it| it["name"].as_str()).collect();
+    let left_out: Vec<&str> = left_out.iter().flat_map(|it| ["--exclude", it]).collect();
+    // What is not committed yet is packed too: a test runs before a commit.
+    let pack = ["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty", "--offline"];
+    shell::step("packages", "cargo", &[&pack[..], &left_out].concat())
+}
+
+/// Whether a package may be published: `publish = false` is an empty list of registries.
+fn is_public(package: &Value) -> bool {
+    package["publish"].as_array().is_none_or(|it| !it.is_empty())
+}
+
+/// What keeps a package from being published.
+fn complaints(package: &Value) -> Vec<String> {
+    let name = package["name"].as_str().unwrap_or("?");
+    let folder = package["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
+    let mut found: Vec<String> = FIELDS
+        .iter()
+        .filter(|it| package[**it].as_str().is_none_or(str::is_empty))
+        .map(|it| format!("{name}: no `{it}`"))
+        .collect();
+    for list in ["keywords", "categories"] {
+        let count = package[list].as_array().map_or(0, Vec::len);
+        if count == 0 || KEYWORDS_MAX < count {
+            found.push(format!("{name}: {count} {list}; one to {KEYWORDS_MAX} are allowed"));
+        }
+    }
+    for file in FILES {
+        if !folder.is_some_and(|it| it.join(file).is_file()) {
+            found.push(format!("{name}: no file `{file}` beside its manifest"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_package_lacks_is_noticed() {
+        let mut package = json!({
+            "name": "x", "description": "d", "documentation": "d", "license": "l", "readme": "README.md",
+            "repository": "r", "rust_version": "1.0", "keywords": ["k"], "categories": ["c"],
+            "manifest_path": concat!(env!("CARGO_MANIFEST_DIR"), "/../lockkeeper/Cargo.toml"),
+        });
+        assert_eq!(complaints(&package), [""; 0]);
+        package["repository"] = Value::Null;
+        package["keywords"] = json!(["1", "2", "3", "4", "5", "6"]);
+        package["manifest_path"] = json!("/nowhere/Cargo.toml");
+        assert_eq!(complaints(&package).len(), 2 + FILES.len());
+    }
+
+    #[test]
+    fn only_what_may_be_published_is_asked_for_it() {
+        assert!(is_public(&json!({ "publish": null })));
+        assert!(!is_public(&json!({ "publish": [] })));
+    }
+}
