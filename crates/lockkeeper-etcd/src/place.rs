@@ -330,11 +330,11 @@ impl EtcdPlace {
     /// For how long from `called_at` the lease is proven; a proof that is getting old is waited for.
     async fn fresh_proof(&self, lease: &Lease, called_at: Moment) -> Duration {
         let connection = &self.store.connection;
-        // Not beyond what there is: an answer that comes too late helps nobody.
-        let until = lease.proven_until().min(called_at.after(connection.options.timeout));
+        // Not for all that is left: an answer that comes too late helps nobody.
+        let most = ((lease.proven_until() - called_at) / 2).min(connection.options.timeout);
         tokio::select! {
-            () = lease.when_proven_beyond(called_at.after(lease.ttl / 2)) => {}
-            () = connection.clock.sleep_until(until) => {}
+            () = lease.when_proven_beyond(called_at.after(lease.ttl * 2 / 5)) => {}
+            () = connection.clock.sleep_until(called_at.after(most)) => {}
         }
         lease.proven_until() - called_at
     }

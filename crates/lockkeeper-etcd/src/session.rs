@@ -24,7 +24,9 @@ const ASKING: &str = "asking for a lease";
 /// Keep-alives per ttl.
 const BEATS: u32 = 5;
 /// A heartbeat is two round trips, and the next must be confirmed before the last one's time is over.
-const TRIPS_PER_TTL: u32 = 5;
+const TRIPS_PER_TTL: u32 = 4;
+/// How often the network is measured again before it is called too slow.
+const MEASURED: u32 = 5;
 /// A lease that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -189,9 +191,10 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
     let marker = Bytes::from(format!("{}/sessions/{:016x}", connection.options.prefix, granted.id));
     let mark = TxnRequest { success: vec![put(&marker, "", granted.id)], ..TxnRequest::default() };
     let marked = connection.txn(mark).await.map_err(|it| fault::from_status(ASKING, &it));
-    let marked = match marked.and_then(|it| long_enough(connection, ttl).map(|()| it)) {
-        Ok(marked) => marked,
-        Err(fault) => {
+    let enough = long_enough(connection, ttl).await;
+    let marked = match (marked, enough) {
+        (Ok(marked), Ok(())) => marked,
+        (Err(fault), _) | (_, Err(fault)) => {
             // Nobody will use it.
             revoke_id(connection, granted.id).await;
             return Err(fault);
@@ -210,7 +213,15 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
 }
 
 /// A ttl that the network is too slow for is refused in words: its lock would be lost again and again.
-pub(crate) fn long_enough(connection: &Connection, ttl: Duration) -> Result<()> {
+async fn long_enough(connection: &Connection, ttl: Duration) -> Result<()> {
+    // A machine that stood still for a moment is no slow network.
+    for _ in 0..MEASURED {
+        if connection.trips.quickest() * TRIPS_PER_TTL <= ttl {
+            return Ok(());
+        }
+        let nothing = TxnRequest::default();
+        connection.txn(nothing).await.map_err(|it| fault::from_status(ASKING, &it))?;
+    }
     let trip = connection.trips.quickest();
     let least = trip * TRIPS_PER_TTL;
     if least <= ttl {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use lockkeeper_core::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
@@ -27,6 +28,9 @@ use crate::wire::{
 /// The pause before a broken stream is opened again, which grows while nothing is heard.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The number of a watch that is set and ended only to hear that it was. Others begin at 1, and 0 means any number.
+const SIGN_OF_LIFE: i64 = i64::MAX;
 
 /// What to watch.
 #[derive(Clone, Debug)]
@@ -163,6 +167,8 @@ async fn serve(
             }
         }
         checked_at = dials;
+        // Until when the stream must have shown that it lives, if that is in doubt.
+        let mut doubted = Moment::NEVER;
         let end = loop {
             tokio::select! {
                 order = inbox.recv() => {
@@ -178,10 +184,19 @@ async fn serve(
                     if heard != Heard::Fine {
                         break heard;
                     }
-                    pause = PAUSE_MIN;
+                    (pause, doubted) = (PAUSE_MIN, Moment::NEVER);
                 }
-                // An endpoint kept silent, so this stream may be dead as well.
-                _ = replaced.changed() => break Heard::Fine,
+                // An endpoint kept silent, so this stream may be dead as well. Setting all watches again is dear, and
+                // it may only be busy: it is asked for a sign of life.
+                _ = replaced.changed(), if doubted == Moment::NEVER => {
+                    doubted = connection.clock.now().after(connection.options.timeout);
+                    let nothing = Bytes::from(format!("{}/nothing", connection.options.prefix));
+                    let entry = Entry { what: What::End(nothing), from: 0, tell: watch::Sender::new(false) };
+                    // It is not kept: the answer that it was set is all that is wanted.
+                    let _ = stream.requests.send(begin(SIGN_OF_LIFE, &entry));
+                    let _ = stream.requests.send(end(SIGN_OF_LIFE));
+                }
+                () = connection.clock.sleep_until(doubted) => break Heard::Fine,
             }
         };
         match end {

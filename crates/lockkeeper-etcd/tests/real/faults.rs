@@ -23,7 +23,7 @@ async fn a_compaction_during_a_wait_loses_no_wake_up() {
     let server = behind.servers.first();
     let here = Etcd::connect(&behind.servers.url_of_all(TTL)).await.unwrap();
     let (there, proxies) = behind.join().await;
-    let (locker_here, locker_there) = (locker(&here, TTL), locker(&there, Duration::from_mins(1)));
+    let (locker_here, locker_there) = (locker(&here, TTL), locker(&there, Duration::from_secs(60)));
     let guard = locker_here.lock("job").await.unwrap();
     let waiter = tokio::spawn(async move { locker_there.lock("job").await });
     waits(&here, "job", 1).await;

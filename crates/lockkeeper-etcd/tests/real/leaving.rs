@@ -12,7 +12,7 @@ use lockkeeper_testkit::quorum::{PATIENCE, Quorum, claim};
 
 use crate::common::Servers;
 
-const TTL: Duration = Duration::from_mins(1);
+const TTL: Duration = Duration::from_secs(60);
 
 async fn is_free(backend: &Etcd) {
     let key = Key::new("job").unwrap();

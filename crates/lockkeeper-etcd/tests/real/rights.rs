@@ -11,7 +11,7 @@ use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
 
 use crate::admin_of::enable_users;
 
-const TTL: Duration = Duration::from_mins(1);
+const TTL: Duration = Duration::from_secs(60);
 
 fn url(server: &Server, user: &str) -> String {
     format!("etcd://{user}:canary@{}", server.address())
