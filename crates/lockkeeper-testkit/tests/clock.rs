@@ -36,7 +36,7 @@ fn the_time_that_the_machine_slept_counts() {
     let there = there.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
     let ahead = there.saturating_sub(before);
     assert!(
-        SLEPT - Duration::from_secs(1) <= ahead,
+        SLEPT <= ahead + Duration::from_secs(1),
         "the clock stood still in sleep: {there:?} after {before:?}"
     );
 }
