@@ -11,10 +11,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::clock::time_of_day;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::connection::Connection;
@@ -191,10 +192,7 @@ pub(crate) fn base_of(kv: &KeyValue) -> Option<u64> {
 
 /// The wall clock in ticks.
 fn ticks() -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "a floor for fences; nothing expires by it")]
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(TICKS_FROM))
-        .unwrap_or_default();
+    let since = time_of_day().saturating_sub(Duration::from_secs(TICKS_FROM));
     u64::try_from(since.as_micros() / 10).unwrap_or(u64::MAX).min(TICKS_MAX)
 }
 
