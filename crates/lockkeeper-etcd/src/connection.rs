@@ -1,74 +1,54 @@
-//! The way to the cluster: one channel per endpoint, tried in turn, driven by a thread of its own.
+//! The way to the cluster: which channel is used for a request, and which one next if nobody answers.
+//!
+//! Every request may be repeated. One that is not answered in good time is sent again on a fresh connection to the
+//! next endpoint, while the first is still listened to: whichever answers first counts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Fault, Result};
-use lockkeeper_core::{Clock, Error};
+use lockkeeper_core::{Clock, Moment, kit};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use crate::channel::{self, Dials};
+use crate::cluster::{self, Cluster};
 use crate::fault;
+use crate::grants::History;
 use crate::options::Options;
-use crate::wire::auth_client::AuthClient;
-use crate::wire::kv_client::KvClient;
-use crate::wire::{AuthenticateRequest, TxnRequest, TxnResponse};
-
-/// An idle connection is asked for a sign of life this often; a dead one is noticed after twice that.
-const ALIVE_EVERY: Duration = Duration::from_secs(2);
-
-/// A thread that drives our connections, heartbeats and watches while the application blocks its own.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    pub(crate) handle: Handle,
-    /// Dropping it tells the thread to say goodbye and end.
-    _alive: oneshot::Sender<()>,
-}
-
-impl Driver {
-    /// Start the thread. `farewell` is what it does last.
-    pub(crate) fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
-    where
-        F: Future<Output = ()>,
-    {
-        let unavailable = |it| Error::unavailable("a thread for etcd", it);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        let handle = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel::<()>();
-        let main = move || {
-            runtime.block_on(async {
-                // The sender is never used: the channel ends when the last of us is gone.
-                let _ = ended.await;
-                farewell().await;
-            });
-        };
-        std::thread::Builder::new().name("lockkeeper-etcd".into()).spawn(main).map_err(unavailable)?;
-        Ok(Driver { handle, _alive: alive })
-    }
-}
+use crate::trips::Trips;
+use crate::wire::Answer;
 
 /// How many runtimes of the application get channels of their own.
 const RUNTIMES_MAX: usize = 8;
+/// The pause before a cluster that has no leader is asked again.
+const SETTLING: Duration = Duration::from_millis(50);
 
 /// The channels to all endpoints.
 pub(crate) struct Connection {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
+    pub(crate) cluster: Cluster,
+    pub(crate) trips: Trips,
+    pub(crate) history: History,
     /// Those that our own thread drives.
-    channels: Vec<Channel>,
+    slots: Vec<Mutex<Slot>>,
+    /// How many of them were replaced.
+    replaced: watch::Sender<u64>,
     /// Those that runtimes of the application drive: a call that stays on its thread is quicker. They may be blocked
     /// or gone at any time, so a call that failed on one of them is repeated on ours.
     local: Mutex<HashMap<tokio::runtime::Id, Vec<Channel>>>,
-    driver: Handle,
+    pub(crate) driver: Handle,
+    dials: Dials,
     /// The endpoint in use, modulo their number.
     at: AtomicUsize,
     token: Mutex<Option<MetadataValue<Ascii>>>,
@@ -80,30 +60,82 @@ impl fmt::Debug for Connection {
     }
 }
 
+/// A channel of ours to one endpoint.
+struct Slot {
+    channel: Channel,
+    /// When it was made, or last heard from.
+    alive_at: Moment,
+}
+
+/// Which way a request took, and when.
+#[derive(Clone, Copy)]
+struct Way {
+    at: usize,
+    /// The runtime of the application that drives its channel, if it is not ours.
+    runtime: Option<tokio::runtime::Id>,
+    sent_at: Moment,
+}
+
+/// A request under way.
+struct Attempt<F> {
+    way: Way,
+    answer: Pin<Box<F>>,
+}
+
+/// A failed call, and how often it was sent. What was sent and not answered may still be under way.
+pub(crate) struct Failed {
+    pub(crate) status: Status,
+    pub(crate) sent: u32,
+}
+
+impl From<Failed> for Status {
+    fn from(failed: Failed) -> Self {
+        failed.status
+    }
+}
+
 impl Connection {
     /// Prepare the channels. Nothing is sent yet.
     pub(crate) fn new(options: Options, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
+        let (dials, alive_at) = (Dials::default(), clock.now());
         let entered = driver.enter();
-        let channels = channels(&options)?;
+        let slot = |it: &String| {
+            let channel = channel::channel(it, &options, &dials)?;
+            Ok(Mutex::new(Slot { channel, alive_at }))
+        };
+        let slots = options.endpoints.iter().map(slot).collect::<lockkeeper_core::Result<_>>()?;
         drop(entered);
-        let (at, token, local) = (AtomicUsize::new(0), Mutex::new(None), Mutex::default());
-        Ok(Connection { options, clock, channels, local, driver, at, token })
+        Ok(Connection {
+            cluster: Cluster::default(),
+            trips: Trips::default(),
+            history: History::default(),
+            slots,
+            replaced: watch::Sender::new(0),
+            local: Mutex::default(),
+            driver,
+            dials,
+            at: AtomicUsize::new(0),
+            token: Mutex::new(None),
+            options,
+            clock,
+        })
     }
 
     /// The channel in use that the caller's own runtime drives, and the id of that runtime.
     fn nearby(&self) -> Option<(tokio::runtime::Id, usize, Channel)> {
-        let here = Handle::try_current().ok()?.id();
-        if here == self.driver.id() {
-            return None;
-        }
-        let at = self.at.load(Ordering::Relaxed);
+        let caller = kit::caller_runtime()?;
+        let (here, at) = (caller.id(), self.current());
         let mut local = self.local();
-        if RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
+        if here == self.driver.id() || RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
             return None;
         }
         let channels = match local.entry(here) {
             Entry::Occupied(it) => it.into_mut(),
-            Entry::Vacant(it) => it.insert(channels(&self.options).ok()?),
+            Entry::Vacant(it) => {
+                let _entered = caller.enter();
+                let fresh = |it: &String| channel::channel(it, &self.options, &self.dials);
+                it.insert(self.options.endpoints.iter().map(fresh).collect::<Result<_, _>>().ok()?)
+            }
         };
         Some((here, at, channels[at % channels.len()].clone()))
     }
@@ -114,23 +146,57 @@ impl Connection {
 
     /// The number of endpoints.
     pub(crate) fn nodes(&self) -> usize {
-        self.channels.len()
+        self.slots.len()
     }
 
-    /// The channel in use, and its number for [`Connection::turn_away_from`].
-    pub(crate) fn current(&self) -> (usize, Channel) {
-        let at = self.at.load(Ordering::Relaxed);
-        (at, self.channels[at % self.channels.len()].clone())
+    /// The number of the endpoint in use, for [`Connection::node`] and [`Connection::turn_away_from`].
+    pub(crate) fn current(&self) -> usize {
+        self.at.load(Ordering::Relaxed)
     }
 
-    /// The channel to one endpoint, for those who look at all.
+    /// The channel of ours to one endpoint.
     pub(crate) fn node(&self, at: usize) -> Channel {
-        self.channels[at % self.channels.len()].clone()
+        self.slot(at).channel.clone()
+    }
+
+    fn slot(&self, at: usize) -> MutexGuard<'_, Slot> {
+        self.slots[at % self.slots.len()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Use the next endpoint, unless somebody has turned away already.
     pub(crate) fn turn_away_from(&self, at: usize) {
         let _ = self.at.compare_exchange(at, at.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Use this endpoint from now on.
+    pub(crate) fn turn_to(&self, at: usize) {
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    /// How many connections were made so far.
+    pub(crate) fn dials(&self) -> u64 {
+        self.dials.count()
+    }
+
+    /// This endpoint has been silent since `since`. What is sent to it from now on takes a fresh connection: the old
+    /// one may be forgotten by the network.
+    pub(crate) fn silent(&self, at: usize, since: Moment) {
+        {
+            let mut slot = self.slot(at);
+            if since <= slot.alive_at {
+                return;
+            }
+            let _entered = self.driver.enter();
+            let endpoint = &self.options.endpoints[at % self.slots.len()];
+            let Ok(channel) = channel::channel(endpoint, &self.options, &self.dials) else { return };
+            *slot = Slot { channel, alive_at: self.clock.now() };
+        }
+        self.replaced.send_modify(|it| *it += 1);
+    }
+
+    /// Changes whenever a channel of ours was replaced, because its endpoint kept silent.
+    pub(crate) fn replaced(&self) -> watch::Receiver<u64> {
+        self.replaced.subscribe()
     }
 
     /// A request with our token. `with_leader` refuses to be served by a node that knows of no leader.
@@ -145,193 +211,198 @@ impl Connection {
         request
     }
 
-    /// Call until an endpoint answers, each at most once. Every call we make may be repeated.
-    ///
-    /// Silence is told as `DeadlineExceeded`, and the next call goes to the next endpoint.
+    /// How long to wait for an answer before the request is sent again elsewhere.
+    pub(crate) fn patience(&self) -> Duration {
+        (self.options.timeout / 2).max(self.trips.slowest() * 3).min(self.options.timeout)
+    }
+
+    /// [`Connection::call_counted`] with the usual patience.
     pub(crate) async fn call<Q, A, F>(
         &self,
         message: Q,
         send: impl Fn(Channel, Request<Q>) -> F,
-    ) -> std::result::Result<A, Status>
+    ) -> Result<A, Status>
     where
         Q: Clone,
-        F: Future<Output = std::result::Result<Response<A>, Status>>,
+        A: Answer,
+        F: Future<Output = Result<Response<A>, Status>>,
     {
-        self.call_within(self.options.timeout, message, send).await
+        Ok(self.call_counted(self.patience(), message, send).await?.0)
     }
 
-    /// [`Connection::call`] with a patience of its own.
-    pub(crate) async fn call_within<Q, A, F>(
+    /// Call until an endpoint answers. Every call we make may be repeated, and is sent again to the next endpoint
+    /// whenever nobody has answered for `patience`. Tells how often it was sent.
+    ///
+    /// Silence is told as `DeadlineExceeded`.
+    pub(crate) async fn call_counted<Q, A, F>(
         &self,
         patience: Duration,
         message: Q,
         send: impl Fn(Channel, Request<Q>) -> F,
-    ) -> std::result::Result<A, Status>
+    ) -> Result<(A, u32), Failed>
     where
         Q: Clone,
-        F: Future<Output = std::result::Result<Response<A>, Status>>,
+        A: Answer,
+        F: Future<Output = Result<Response<A>, Status>>,
     {
-        self.call_counted(patience, message, send).await.map(|it| it.0)
-    }
-
-    /// [`Connection::call`] that tells how often the message was sent. What was sent before the one that was answered
-    /// may still be under way.
-    async fn call_counted<Q, A, F>(
-        &self,
-        patience: Duration,
-        message: Q,
-        send: impl Fn(Channel, Request<Q>) -> F,
-    ) -> std::result::Result<(A, u32), Status>
-    where
-        Q: Clone,
-        F: Future<Output = std::result::Result<Response<A>, Status>>,
-    {
-        let mut left = self.channels.len();
-        let (mut renewed_token, mut nearby, mut sent) = (false, true, 0);
+        let until = self.clock.now().after(self.options.timeout * 2);
+        let (mut left, mut sent) = (self.nodes() + 1, 0);
+        let (mut launch, mut nearby, mut renewed_token) = (true, true, false);
+        let mut failed = Status::deadline_exceeded("no answer in time; the next endpoint is tried");
+        let mut attempts: Vec<Attempt<F>> = Vec::new();
         loop {
-            sent += 1;
-            let near = if nearby { self.nearby() } else { None };
-            let runtime = near.as_ref().map(|it| it.0);
-            let (at, channel) = near.map_or_else(|| self.current(), |it| (it.1, it.2));
-            let answer = tokio::select! {
-                answer = send(channel, self.request(message.clone(), false)) => answer,
-                () = self.clock.sleep(patience) => {
-                    self.turn_away_from(at);
-                    return Err(Status::deadline_exceeded("no answer in time; the next endpoint is tried"));
+            if launch && 0 < left {
+                (left, sent) = (left - 1, sent + 1);
+                attempts.push(self.attempt(nearby, message.clone(), &send));
+            } else if attempts.is_empty() {
+                return Err(Failed { status: self.in_words(failed).await, sent });
+            }
+            let pause = if 0 < left { self.clock.now().after(patience).min(until) } else { until };
+            let Some((way, answer)) = self.first(&mut attempts, pause).await else {
+                if let Some(silent) = attempts.last() {
+                    self.forsake(silent.way);
                 }
+                if until <= self.clock.now() {
+                    return Err(Failed { status: self.in_words(failed).await, sent });
+                }
+                (launch, nearby) = (true, false);
+                continue;
             };
-            let status = match answer {
-                Ok(answer) => return Ok((answer.into_inner(), sent)),
+            let status = match self.judged(way, answer).await {
+                Ok(answer) => return Ok((answer, sent)),
                 Err(status) => status,
             };
+            launch = true;
             if self.options.user.is_some() && fault::is_token_stale(&status) && !renewed_token {
                 // A refusal is an answer.
-                (renewed_token, sent) = (true, sent - 1);
-                self.authenticate().await?;
+                (renewed_token, sent, left) = (true, sent - 1, left + 1);
+                self.authenticate().await.map_err(|status| Failed { status, sent })?;
                 continue;
             }
             let elsewhere = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal);
-            if let (Some(runtime), true) = (runtime, elsewhere) {
+            if let (Some(runtime), true) = (way.runtime, elsewhere) {
                 self.local().remove(&runtime);
-                nearby = false;
+                (nearby, left) = (false, left + 1);
                 continue;
             }
-            left -= 1;
             if elsewhere || status.code() == Code::Cancelled {
-                self.turn_away_from(at);
+                self.turn_away_from(way.at);
             }
-            if left == 0 || !elsewhere {
-                return Err(status);
+            if !elsewhere {
+                // Whoever refuses has done nothing; but a copy may still be under way.
+                let sent = if fault::is_refusal(&status) { sent - 1 } else { sent };
+                return Err(Failed { status, sent });
+            }
+            if fault::is_settling(&status) && self.clock.now() < until {
+                // They elect a leader. That is over soon, and an error now would only be asked about again.
+                self.clock.sleep(SETTLING).await;
+                left += 1;
+            }
+            failed = status;
+        }
+    }
+
+    /// Send a message to the endpoint in use.
+    fn attempt<Q, F>(&self, nearby: bool, message: Q, send: impl Fn(Channel, Request<Q>) -> F) -> Attempt<F> {
+        let near = if nearby { self.nearby() } else { None };
+        let runtime = near.as_ref().map(|it| it.0);
+        let (at, channel) = near.map_or_else(
+            || {
+                let at = self.current();
+                (at, self.node(at))
+            },
+            |it| (it.1, it.2),
+        );
+        let answer = Box::pin(send(channel, self.request(message, false)));
+        Attempt { way: Way { at, runtime, sent_at: self.clock.now() }, answer }
+    }
+
+    /// The first answer to any of these, which is then taken out; `None` if there is none until `until`.
+    async fn first<A, F>(
+        &self,
+        attempts: &mut Vec<Attempt<F>>,
+        until: Moment,
+    ) -> Option<(Way, Result<Response<A>, Status>)>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut timer = self.clock.sleep_until(until);
+        poll_fn(|cx| {
+            for at in 0..attempts.len() {
+                if let Poll::Ready(answer) = attempts[at].answer.as_mut().poll(cx) {
+                    return Poll::Ready(Some((attempts.remove(at).way, answer)));
+                }
+            }
+            Pin::new(&mut timer).poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// Nobody answered this one for a while.
+    fn forsake(&self, silent: Way) {
+        if let Some(runtime) = silent.runtime {
+            self.local().remove(&runtime);
+        }
+        self.silent(silent.at, silent.sent_at);
+        self.turn_away_from(silent.at);
+    }
+
+    /// The answer, unless it is that of another cluster's node.
+    async fn judged<A: Answer>(&self, way: Way, answer: Result<Response<A>, Status>) -> Result<A, Status> {
+        let at = way.at % self.nodes();
+        match answer {
+            Ok(answer) => {
+                let (answer, now) = (answer.into_inner(), self.clock.now());
+                if !self.cluster.admits(at, answer.cluster()) {
+                    return Err(cluster::strange());
+                }
+                self.trips.add(now - way.sent_at);
+                if way.runtime.is_none() {
+                    self.slot(at).alive_at = now;
+                }
+                Ok(answer)
+            }
+            // A refusal does not say who refuses.
+            Err(status) if fault::is_refusal(&status) && self.is_strange(at).await => Err(cluster::strange()),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Ask one endpoint, on our own channel. For those who ask several by themselves.
+    pub(crate) async fn call_at<Q, A, F>(
+        &self,
+        at: usize,
+        patience: Duration,
+        message: Q,
+        send: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        Q: Clone,
+        A: Answer,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut renewed_token = false;
+        loop {
+            let answer = Box::pin(send(self.node(at), self.request(message.clone(), false)));
+            let way = Way { at, runtime: None, sent_at: self.clock.now() };
+            let mut attempts = vec![Attempt { way, answer }];
+            let until = self.clock.now().after(patience);
+            let Some((way, answer)) = self.first(&mut attempts, until).await else {
+                return Err(Status::deadline_exceeded("no answer in time"));
+            };
+            match self.judged(way, answer).await {
+                Err(status)
+                    if self.options.user.is_some() && fault::is_token_stale(&status) && !renewed_token =>
+                {
+                    renewed_token = true;
+                    self.authenticate().await?;
+                }
+                answer => return answer,
             }
         }
     }
 
-    /// One transaction.
-    pub(crate) async fn txn(&self, txn: TxnRequest) -> std::result::Result<TxnResponse, Status> {
-        self.txn_within(self.options.timeout, txn).await
-    }
-
-    /// One transaction, with a patience of its own.
-    pub(crate) async fn txn_within(
-        &self,
-        patience: Duration,
-        txn: TxnRequest,
-    ) -> std::result::Result<TxnResponse, Status> {
-        let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
-        self.call_within(patience, txn, call).await
-    }
-
-    /// One transaction, and whether an earlier copy of it may still be under way.
-    pub(crate) async fn txn_counted(
-        &self,
-        txn: TxnRequest,
-    ) -> std::result::Result<(TxnResponse, bool), Status> {
-        let call = |channel, request| async move { KvClient::new(channel).txn(request).await };
-        let (answer, sent) = self.call_counted(self.options.timeout, txn, call).await?;
-        Ok((answer, 1 < sent))
-    }
-
-    /// Ask for a token, if there is a user.
-    pub(crate) async fn authenticate(&self) -> std::result::Result<(), Status> {
-        let (Some(name), Some(password)) = (&self.options.user, &self.options.password) else {
-            return Ok(());
-        };
-        // The old token stays until there is a new one: others go on meanwhile, and hear by themselves that it is stale.
-        let message = AuthenticateRequest { name: name.clone(), password: password.reveal().to_owned() };
-        let call = |channel, mut request: Request<AuthenticateRequest>| async move {
-            // A stale token would be refused here, too, and there would be no end to it.
-            request.metadata_mut().remove("token");
-            AuthClient::new(channel).authenticate(request).await
-        };
-        // Boxed, because a call may ask for a token and this is a call.
-        let answer = Box::pin(self.call(message, call)).await?;
-        let token = answer.token.parse();
-        *self.token() = Some(token.map_err(|_| Status::internal("the server's token cannot be sent"))?);
-        Ok(())
-    }
-
-    /// Find out whether anybody serves us.
-    pub(crate) async fn open(&self) -> Result<()> {
-        const DOING: &str = "connecting";
-        self.authenticate().await.map_err(|it| self.refused(DOING, &it))?;
-        let nothing = crate::wire::RangeRequest {
-            count_only: true,
-            ..crate::wire::one(&format!("{}/", self.options.prefix).into())
-        };
-        let call = |channel, request| async move { KvClient::new(channel).range(request).await };
-        self.call(nothing, call).await.map_err(|it| self.refused(DOING, &it))?;
-        Ok(())
-    }
-
-    fn refused(&self, doing: &'static str, status: &Status) -> Fault {
-        let mut fault = fault::from_status(doing, status);
-        fault.message = format!("{} ({})", fault.message, self.options.endpoints.join(", "));
-        fault
-    }
-
-    fn token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
+    pub(crate) fn token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn channels(options: &Options) -> lockkeeper_core::Result<Vec<Channel>> {
-    options.endpoints.iter().map(|it| channel(it, options)).collect()
-}
-
-fn channel(endpoint: &str, options: &Options) -> lockkeeper_core::Result<Channel> {
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let unusable = |it: tonic::transport::Error| Error::unavailable(format!("the etcd node {endpoint}"), it);
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
-        .map_err(unusable)?
-        .connect_timeout(options.timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(ALIVE_EVERY)
-        .keep_alive_timeout(ALIVE_EVERY)
-        .keep_alive_while_idle(true);
-    #[cfg(feature = "tls")]
-    let endpoint = match &options.tls {
-        Some(tls) => endpoint.tls_config(tls_config(tls)?).map_err(unusable)?,
-        None => endpoint,
-    };
-    Ok(endpoint.connect_lazy())
-}
-
-#[cfg(feature = "tls")]
-fn tls_config(tls: &crate::options::Tls) -> lockkeeper_core::Result<tonic::transport::ClientTlsConfig> {
-    use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-
-    let read = |file: &str| {
-        std::fs::read(file).map_err(|it| Error::invalid(format!("the file {file:?} cannot be read: {it}")))
-    };
-    let mut config = match &tls.ca {
-        Some(file) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(file)?)),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
-        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
-    }
-    if let Some(domain) = &tls.domain {
-        config = config.domain_name(domain.clone());
-    }
-    Ok(config)
 }

@@ -35,6 +35,17 @@ fn is_transient(status: &Status) -> bool {
     )
 }
 
+/// The server says no, and has done nothing.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    let no = matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument);
+    no || is_lease_gone(status)
+}
+
+/// A node that serves says that the cluster does not, at present: there is no leader, or it has changed.
+pub(crate) fn is_settling(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.message().starts_with("etcdserver: ")
+}
+
 /// The lease that a write named does not exist any more.
 pub(crate) fn is_lease_gone(status: &Status) -> bool {
     status.code() == Code::NotFound && status.message().contains("lease not found")

@@ -7,18 +7,28 @@
 //! ```
 //!
 //! A free lock costs one transaction to take and one to give back. Whoever waits watches its predecessor
-//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Building needs no
-//! protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
+//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Any minority of the named
+//! nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
 
 mod admin;
+mod beat;
+mod channel;
+mod cluster;
 mod connection;
 mod doctor;
 mod fault;
+mod fences;
+mod grants;
+mod leave;
+mod lines;
 mod names;
+mod opening;
 mod options;
 mod place;
 mod session;
 mod store;
+mod stray;
+mod trips;
 mod wake;
 mod wire;
 
@@ -65,7 +75,8 @@ impl Etcd {
     ///
     /// # Errors
     /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
-    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers.
+    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers, or if those that do belong to
+    /// different clusters and none is that of most.
     pub async fn connect(url: &str) -> Result<Self> {
         Etcd::with_options(Options::parse(url)?).await
     }
@@ -79,7 +90,7 @@ impl Etcd {
     /// As for [`Etcd::connect`].
     pub async fn with_options(options: Options) -> Result<Self> {
         let etcd = Etcd(Arc::new(Store::new(options)?));
-        etcd.0.connection.open().await?;
+        etcd.0.open().await?;
         Ok(etcd)
     }
 

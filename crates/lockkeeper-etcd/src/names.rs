@@ -48,6 +48,26 @@ impl Names {
         number
     }
 
+    /// Take the name with this number, if nobody has it, for as long as its key is removed. Answers who has it then.
+    pub(crate) fn take_stray(&self, line: &Bytes, number: u32) -> Option<ClaimId> {
+        let id = ClaimId::random().ok()?;
+        let mut lines = self.lines();
+        let of_line = lines.entry(line.clone()).or_default();
+        if of_line.taken.values().any(|it| it.number == number) {
+            return None;
+        }
+        of_line.free.retain(|it| *it != number);
+        of_line.free.extend(of_line.next..number);
+        of_line.next = of_line.next.max(number + 1);
+        of_line.taken.insert(id, Taken { number, places: 1 });
+        Some(id)
+    }
+
+    /// Whether another place of this process stands for the claim, too.
+    pub(crate) fn is_shared(&self, line: &Bytes, id: ClaimId) -> bool {
+        self.lines().get(line).and_then(|it| it.taken.get(&id)).is_some_and(|it| 1 < it.places)
+    }
+
     /// One place of this claim has left for sure.
     pub(crate) fn give_back(&self, line: &Bytes, id: ClaimId) {
         let mut lines = self.lines();
@@ -77,6 +97,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| ClaimId::random().unwrap());
         assert_eq!((names.take(&line, one), names.take(&line, one), names.take(&line, two)), (0, 0, 1));
         assert_eq!(names.take(&other, two), 0, "lines do not meet");
+        assert!(names.is_shared(&line, one) && !names.is_shared(&line, two));
         names.give_back(&line, one);
         assert_eq!(names.take(&line, three), 2, "a place of the first is still there");
         names.give_back(&line, one);
@@ -87,5 +108,17 @@ mod tests {
         names.give_back(&other, two);
         names.give_back(&other, two);
         assert!(names.lines().is_empty(), "what nobody uses is forgotten");
+    }
+
+    #[test]
+    fn the_name_of_a_stray_is_nobodys_while_it_is_removed() {
+        let (names, line) = (Names::default(), Bytes::from("line"));
+        let [one, two] = [(); 2].map(|()| ClaimId::random().unwrap());
+        assert_eq!(names.take(&line, one), 0);
+        assert_eq!(names.take_stray(&line, 0), None, "it is ours");
+        let stray = names.take_stray(&line, 2).unwrap();
+        assert_eq!(names.take(&line, two), 1);
+        names.give_back(&line, stray);
+        assert_eq!(names.take(&line, ClaimId::random().unwrap()), 2);
     }
 }

@@ -33,7 +33,7 @@ const KNOWN: [&str; 6] = ["timeout", "password_file", "ca", "cert", "key", "doma
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// The nodes, `host:port`, tried in turn.
+    /// The nodes, `host:port`. Name all: any minority of them may be out of reach.
     pub endpoints: Vec<String>,
     /// The user, if the server asks for one.
     pub user: Option<String>,
@@ -43,7 +43,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// What the name of every key begins with, without the slash that follows.
     pub prefix: String,
-    /// How long to wait for an answer. After that its outcome is unknown and the next endpoint is tried.
+    /// Patience with an answer. After half of it the next endpoint is asked as well; after twice this the outcome is
+    /// unknown.
     pub timeout: Duration,
 }
 

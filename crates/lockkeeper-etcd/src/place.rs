@@ -17,18 +17,21 @@ use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
 use lockkeeper_core::{Claim, Load, Moment};
 
+use crate::connection::Failed;
 use crate::fault::{self, NAME};
+use crate::fences::Floor;
+use crate::grants::Granted;
+use crate::leave::Parting;
 use crate::session::Lease;
 use crate::store::Store;
 use crate::wake::{Watch, What};
 use crate::wire::{
-    KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, created_at, delete, newest,
-    nobody_in, oldest_first, one, put, range, range_end, touch, written_at,
+    Answer as _, KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, created_at,
+    delete, newest, nobody_in, oldest_first, one, put, range, range_end, touch, written_at,
 };
 
 const TAKING: &str = "taking the lock";
 const RENEWING: &str = "renewing the lock";
-const LEAVING: &str = "releasing the lock";
 
 /// A place in a line of [`Etcd`](crate::Etcd).
 #[derive(Debug)]
@@ -45,9 +48,9 @@ pub struct EtcdPlace {
     unsure: bool,
     /// The revision that created our key, once we know it: our number in line.
     revision: Option<i64>,
-    /// The revision of the write that let us in, while we are inside. Not that of our key: where several share
+    /// Our counter, from the write that let us in, while we are inside. Not that of our key: where several share
     /// a room, or wait for rooms of different size, the line's order is not the order of grants.
-    counter: Option<i64>,
+    counter: Option<u64>,
     wanted: bool,
     /// Outside: those who keep us out. Inside: the line.
     watches: Vec<Watch>,
@@ -60,8 +63,8 @@ enum Proof {
     Read,
     /// A write that changes nothing but goes through the log, so that only a living leader can answer it.
     Write,
-    /// A write to our own key, whose revision is our counter if it finds us inside.
-    Enter,
+    /// A write to our own key, whose revision makes our counter if it finds us inside.
+    Enter(Floor),
 }
 
 /// What a look at the line said.
@@ -71,6 +74,8 @@ struct Look {
     blockers: Vec<What>,
     ahead: u64,
     wanted: bool,
+    /// What the write that may have let us in is worth as a fence, if it is.
+    counter: Option<u64>,
 }
 
 impl EtcdPlace {
@@ -98,15 +103,19 @@ impl EtcdPlace {
         self.revision = None;
         self.watches.clear();
         if self.counter.take().is_some() {
-            self.store.forget(self.claim.id);
+            self.store.grants.forget(self.claim.id);
         }
     }
 
-    /// The write at `revision` let us in.
-    fn enter(&mut self, own: i64, revision: i64) {
-        self.counter = Some(revision);
+    /// A write let us in, unless its revision is no good as a fence: then another must, and `false` is the answer.
+    fn enter(&mut self, own: i64, look: &Look) -> bool {
         self.watches.clear();
-        self.store.remember(self.claim.id, own, revision);
+        self.counter = look.counter;
+        if let Some(counter) = look.counter {
+            let granted = Granted { own, counter, key: self.key.clone(), written_at: look.revision };
+            self.store.grants.remember(self.claim.id, granted);
+        }
+        look.counter.is_some()
     }
 
     /// Our lease, or a new one if we have none that lives.
@@ -126,7 +135,7 @@ impl EtcdPlace {
     /// Take our place: one write that creates our key unless it is there, and tells who is before us.
     ///
     /// `None` if we must ask again: the lease was lost, or what we knew of it was old.
-    async fn join(&mut self, lease: &Lease) -> Result<Option<Look>> {
+    async fn join(&mut self, lease: &Lease, floor: Floor) -> Result<Option<Look>> {
         let value = Record::text_of(&self.claim);
         let mut compare = vec![created_at(&self.key, 0), written_at(&lease.marker, lease.epoch())];
         let line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
@@ -135,7 +144,7 @@ impl EtcdPlace {
                 compare.push(nobody_in(&self.line));
             }
             // The newest before our key is there is our predecessor.
-            vec![range(line.clone()), put(&self.key, value, lease.id)]
+            vec![range(line.clone()), put(&self.key, value, lease.id), range(self.store.fences.look())]
         } else {
             vec![put(&self.key, value, lease.id), range(line.clone())]
         };
@@ -144,24 +153,30 @@ impl EtcdPlace {
         let failure = if self.claim.patient { Vec::new() } else { self.what_is_there(lease, Some(line)) };
         let sure = !std::mem::replace(&mut self.unsure, true);
         let txn = TxnRequest { compare, success, failure };
-        let (answer, repeated) = match self.store.connection.txn_counted(txn).await {
+        let connection = self.store.connection.clone();
+        let (answer, sent) = match connection.txn_counted(connection.patience(), txn).await {
             Ok(answer) => answer,
-            Err(status) if fault::is_lease_gone(&status) => {
-                lease.lose();
-                return Ok(None);
+            Err(Failed { status, sent }) => {
+                // What was refused was not done.
+                self.unsure = !sure || sent != 0;
+                if fault::is_lease_gone(&status) {
+                    lease.lose();
+                    return Ok(None);
+                }
+                return Err(fault::from_status(TAKING, &status));
             }
-            Err(status) => return Err(fault::from_status(TAKING, &status)),
         };
         // What an earlier request will do is not known any better than before.
-        self.unsure = !sure || repeated;
+        self.unsure = !sure || 1 < sent;
         if answer.succeeded {
             let at = usize::from(!self.is_alone());
             let others = answer.range(at).ok_or_else(|| fault::garbled(TAKING))?;
             let own = answer.revision();
-            let look = self.look(own, own, others);
+            let mut look = self.look(own, own, others);
             self.revision = Some(own);
             if self.is_alone() && look.blockers.is_empty() {
-                self.enter(own, own);
+                look.counter = self.store.fences.counter(answer.range(2), own, floor, &connection);
+                self.enter(own, &look);
             }
             return Ok((self.counter.is_some() || !look.blockers.is_empty()).then_some(look));
         }
@@ -171,7 +186,7 @@ impl EtcdPlace {
         let mut success = self.what_is_there(lease, None);
         success.push(self.nothing());
         let look = TxnRequest { success, ..TxnRequest::default() };
-        let answer = self.store.connection.txn(look).await.map_err(|it| fault::from_status(TAKING, &it))?;
+        let answer = connection.txn(look).await.map_err(|it| fault::from_status(TAKING, &it))?;
         self.find_again(lease, &answer)
     }
 
@@ -197,7 +212,7 @@ impl EtcdPlace {
             if own.lease == lease.id {
                 self.revision = Some(own.create_revision);
                 // Another place of this process may have been told of this very grant.
-                self.counter = self.store.recall(self.claim.id, own.create_revision);
+                self.counter = self.store.grants.recall(self.claim.id, own.create_revision);
             }
             // Under another lease it is what a lost one left behind; it goes with it.
             return Ok(None);
@@ -213,22 +228,34 @@ impl EtcdPlace {
     }
 
     /// Look at the line from our place. `None` if our key is gone.
-    async fn look_again(&self, own: i64, proof: Proof, doing: &'static str) -> Result<Option<Look>> {
+    async fn look_again(
+        &self,
+        own: i64,
+        proof: Proof,
+        patience: Duration,
+        doing: &'static str,
+    ) -> Result<Option<Look>> {
         let line = if self.is_alone() { newest(&self.line, Some(own)) } else { oldest_first(&self.line) };
         let (mut success, mut failure) = (vec![range(line)], Vec::new());
         match proof {
             Proof::Read => {}
             Proof::Write => success.push(self.nothing()),
-            Proof::Enter => success.push(touch(&self.key)),
+            Proof::Enter(_) => success.extend([touch(&self.key), range(self.store.fences.look())]),
         }
         failure.extend((proof != Proof::Read).then(|| self.nothing()));
         let txn = TxnRequest { compare: vec![created_at(&self.key, own)], success, failure };
-        let answer = self.store.connection.txn(txn).await.map_err(|it| fault::from_status(doing, &it))?;
+        let connection = &self.store.connection;
+        let answer = connection.txn_counted(patience, txn).await;
+        let answer = answer.map_err(|it| fault::from_status(doing, &it.status))?.0;
         if !answer.succeeded {
             return Ok(None);
         }
         let others = answer.range(0).ok_or_else(|| fault::garbled(doing))?;
-        Ok(Some(self.look(own, answer.revision(), others)))
+        let mut look = self.look(own, answer.revision(), others);
+        if let (Proof::Enter(floor), true) = (proof, look.blockers.is_empty()) {
+            look.counter = self.store.fences.counter(answer.range(2), look.revision, floor, connection);
+        }
+        Ok(Some(look))
     }
 
     /// Reckon with what was read at `revision`. `own` is when our key was created; 0 if it was not.
@@ -239,7 +266,7 @@ impl EtcdPlace {
             let all = u64::try_from(others.count).unwrap_or(0);
             let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
             let wanted = own != revision && blockers.is_empty() && 1 < all;
-            return Look { revision, blockers, ahead, wanted };
+            return Look { revision, blockers, ahead, wanted, counter: None };
         }
         let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
         let at = line.iter().position(|it| it.0.key == self.key).unwrap_or(line.len());
@@ -250,7 +277,8 @@ impl EtcdPlace {
         let before = line[..at].last().filter(|it| blockers.is_empty() && it.0.version < 2);
         blockers.extend(before.map(|it| What::Key(it.0.key.clone())));
         let wanted = admission::inside(&loads) < loads.len();
-        Look { revision, blockers, ahead: u64::try_from(at).unwrap_or(u64::MAX), wanted }
+        let ahead = u64::try_from(at).unwrap_or(u64::MAX);
+        Look { revision, blockers, ahead, wanted, counter: None }
     }
 
     fn load(&self) -> Load {
@@ -264,11 +292,13 @@ impl EtcdPlace {
 
     /// Ask until we know: am I inside? Answers what the last look said.
     async fn ask(&mut self) -> Result<(Arc<Lease>, Look)> {
-        // Each way round is a lease lost or a key gone, which do not happen often.
-        for _ in 0..4 {
+        let patience = self.store.connection.patience();
+        // Each way round is a lease lost, a key gone or a store that went back, which do not happen often.
+        for _ in 0..6 {
             let lease = self.lease().await?;
+            let floor = self.store.fences.floor(&self.store.connection).await?;
             let Some(own) = self.revision else {
-                if let Some(look) = self.join(&lease).await? {
+                if let Some(look) = self.join(&lease, floor).await? {
                     return Ok((lease, look));
                 }
                 continue;
@@ -276,23 +306,43 @@ impl EtcdPlace {
             // A recheck without a sign is only read: most of those who wait are not next. And where several
             // can be inside, touching our key means to enter: look first.
             if self.counter.is_none() && (!self.is_told() || !self.is_alone()) {
-                let look = self.look_again(own, Proof::Read, TAKING).await?;
+                let look = self.look_again(own, Proof::Read, patience, TAKING).await?;
                 if let Some(look) = look.filter(|it| !it.blockers.is_empty()) {
                     return Ok((lease, look));
                 }
             }
-            let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter };
-            match self.look_again(own, proof, TAKING).await? {
-                Some(look) => {
-                    if proof == Proof::Enter && look.blockers.is_empty() {
-                        self.enter(own, look.revision);
-                    }
+            let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter(floor) };
+            match self.look_again(own, proof, patience, TAKING).await? {
+                Some(look) if self.counter.is_some() || !look.blockers.is_empty() => {
                     return Ok((lease, look));
+                }
+                Some(look) => {
+                    if self.enter(own, &look) {
+                        return Ok((lease, look));
+                    }
                 }
                 None => self.reset(),
             }
         }
-        Err(Fault::transient(NAME, TAKING, "our lease is lost again and again"))
+        Err(Fault::transient(NAME, TAKING, "our lease, or the store, is lost again and again"))
+    }
+
+    /// For how long from `called_at` the lease is proven; a proof that is getting old is waited for.
+    async fn fresh_proof(&self, lease: &Lease, called_at: Moment) -> Duration {
+        let connection = &self.store.connection;
+        // Not for all that is left: an answer that comes too late helps nobody.
+        let most = ((lease.proven_until() - called_at) / 2).min(connection.options.timeout);
+        tokio::select! {
+            () = lease.when_proven_beyond(called_at.after(lease.ttl * 2 / 5)) => {}
+            () = connection.clock.sleep_until(called_at.after(most)) => {}
+        }
+        lease.proven_until() - called_at
+    }
+
+    /// What is left of us in the store.
+    fn parting(&self, lease: Arc<Lease>) -> Parting {
+        let (line, key, id) = (self.line.clone(), self.key.clone(), self.claim.id);
+        Parting { lease, line, key, id, revision: self.revision, unsure: self.unsure }
     }
 
     fn wait(&mut self, look: &Look) -> Turn {
@@ -307,20 +357,6 @@ impl EtcdPlace {
 /// A key that is no claim of ours takes no room.
 fn load(kv: &KeyValue) -> Option<Load> {
     Record::read(&kv.value).map(|it| it.load)
-}
-
-/// The answer to rewriting the marker.
-fn void(lease: &Lease, answer: &TxnResponse) -> Result<()> {
-    if answer.succeeded {
-        lease.set_epoch(answer.revision());
-        return Ok(());
-    }
-    let Some(marker) = answer.range(0).and_then(|it| it.kvs.first()) else {
-        lease.lose();
-        return Ok(());
-    };
-    lease.set_epoch(marker.mod_revision);
-    Err(Fault::transient(NAME, LEAVING, "another release came first; ask again"))
 }
 
 impl Place for EtcdPlace {
@@ -342,12 +378,12 @@ impl Place for EtcdPlace {
             return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
         }
         self.wanted = look.wanted;
-        let valid_for = lease.proven_until() - called_at;
+        // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
+        let valid_for = self.fresh_proof(&lease, called_at).await;
         if valid_for < lease.ttl / 20 || lease.is_lost() {
             return Err(Fault::transient(NAME, TAKING, "the lease is in doubt until the next keep-alive"));
         }
-        let counter = u64::try_from(self.counter.unwrap_or(0)).unwrap_or(0);
-        Ok(Turn::Held(Grant::new(counter, valid_for).wanted(look.wanted)))
+        Ok(Turn::Held(Grant::new(self.counter.unwrap_or(0), valid_for).wanted(look.wanted)))
     }
 
     async fn changed(&mut self) {
@@ -376,7 +412,10 @@ impl Place for EtcdPlace {
         }
         // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
         if self.is_told() {
-            let Some(look) = self.look_again(own, Proof::Write, RENEWING).await? else {
+            // No longer than a share of what is left: then there is time for another connection, and another node.
+            let left = lease.proven_until() - called_at;
+            let patience = self.store.connection.patience().min(left / 5);
+            let Some(look) = self.look_again(own, Proof::Write, patience, RENEWING).await? else {
                 self.reset();
                 return Ok(Renewal::Lost);
             };
@@ -385,16 +424,11 @@ impl Place for EtcdPlace {
             self.watches = vec![self.store.wake.watch(what, look.revision + 1)];
         }
         // What the heartbeat of all has proven is ours as well; a stale proof is waited for.
-        let fresh = called_at.after(lease.ttl / 2);
-        tokio::select! {
-            () = lease.when_proven_beyond(fresh) => {}
-            () = self.store.connection.clock.sleep(self.store.connection.options.timeout) => {}
-        }
+        let valid_for = self.fresh_proof(&lease, called_at).await;
         if lease.is_lost() {
             self.reset();
             return Ok(Renewal::Lost);
         }
-        let valid_for = lease.proven_until() - called_at;
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no keep-alive was confirmed in time"));
         }
@@ -406,33 +440,24 @@ impl Place for EtcdPlace {
         let Some(lease) = self.lease.clone() else {
             return Ok(());
         };
-        // A key that we know goes by its number. But a request under way could create it again: rewriting the
-        // marker makes all such requests void.
-        let txn = match self.revision {
-            _ if self.unsure => TxnRequest {
-                compare: vec![written_at(&lease.marker, lease.epoch())],
-                success: vec![delete(&self.key), put(&lease.marker, "", lease.id)],
-                failure: vec![range(one(&lease.marker))],
-            },
-            Some(own) => TxnRequest {
-                compare: vec![created_at(&self.key, own)],
-                success: vec![delete(&self.key)],
-                failure: Vec::new(),
-            },
-            None => TxnRequest::default(),
-        };
-        if !txn.success.is_empty() {
-            match self.store.connection.txn(txn).await {
-                Err(status) if fault::is_lease_gone(&status) => lease.lose(),
-                Err(status) => return Err(fault::from_status(LEAVING, &status)),
-                Ok(answer) if self.unsure => void(&lease, &answer)?,
-                Ok(_) => {}
-            }
-        }
+        self.parting(lease).once(&self.store.connection).await?;
         self.unsure = false;
         self.reset();
         self.lease = None;
-        lease.names.give_back(&self.line, self.claim.id);
         Ok(())
+    }
+}
+
+/// A place that is dropped without a word, because its caller and its keeper are gone, leaves by itself.
+impl Drop for EtcdPlace {
+    fn drop(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        if lease.names.is_shared(&self.line, self.claim.id) {
+            return lease.names.give_back(&self.line, self.claim.id);
+        }
+        let parting = self.parting(lease);
+        self.reset();
+        let (connection, store) = (self.store.connection.clone(), Arc::downgrade(&self.store));
+        connection.clone().driver.spawn(parting.by_itself(connection, store));
     }
 }

@@ -1,12 +1,14 @@
 //! What all places of one process share: the connection, the leases, the watches, and the thread for them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lockkeeper_core::{ClaimId, Clock};
+use lockkeeper_core::Clock;
 
-use crate::connection::{Connection, Driver};
+use crate::channel::Driver;
+use crate::connection::Connection;
+use crate::fences::Fences;
+use crate::grants::Grants;
 use crate::options::Options;
 use crate::session::Sessions;
 use crate::wake::Wake;
@@ -19,9 +21,8 @@ pub(crate) struct Store {
     pub(crate) connection: Arc<Connection>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) wake: Wake,
-    /// The grants of this process: the number in line and the counter. A claim that asks twice must hear the
-    /// same counter twice.
-    grants: Mutex<HashMap<ClaimId, (i64, i64)>>,
+    pub(crate) fences: Arc<Fences>,
+    pub(crate) grants: Arc<Grants>,
     _driver: Driver,
 }
 
@@ -35,29 +36,19 @@ impl Store {
                 sessions.end(FAREWELL_MAX).await;
             }
         })?;
+        let fences = Arc::new(Fences::new(&options.prefix));
         let connection = Arc::new(Connection::new(options, Clock::boot(), driver.handle.clone())?);
-        let wake = Wake::start(connection.clone(), &driver.handle);
-        let handle = driver.handle.clone();
-        let sessions = sessions.get_or_init(|| Arc::new(Sessions::new(connection.clone(), handle))).clone();
-        Ok(Store { connection, sessions, wake, grants: Mutex::default(), _driver: driver })
+        let grants = Arc::<Grants>::default();
+        let wake = Wake::start(connection.clone(), grants.clone());
+        let sessions = sessions.get_or_init(|| Arc::new(Sessions::new(connection.clone()))).clone();
+        Ok(Store { connection, sessions, wake, fences, grants, _driver: driver })
     }
 
-    /// A claim was let in.
-    pub(crate) fn remember(&self, id: ClaimId, own: i64, counter: i64) {
-        self.grants().insert(id, (own, counter));
-    }
-
-    /// The counter of a claim that was let in with this number in line.
-    pub(crate) fn recall(&self, id: ClaimId, own: i64) -> Option<i64> {
-        self.grants().get(&id).filter(|it| it.0 == own).map(|it| it.1)
-    }
-
-    pub(crate) fn forget(&self, id: ClaimId) {
-        self.grants().remove(&id);
-    }
-
-    fn grants(&self) -> MutexGuard<'_, HashMap<ClaimId, (i64, i64)>> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Find the cluster, and find out whether it serves us.
+    pub(crate) async fn open(&self) -> lockkeeper_core::backend::Result<()> {
+        let answer = self.connection.open(self.fences.look()).await?;
+        self.fences.learn(&answer, self.connection.dials());
+        Ok(())
     }
 
     pub(crate) fn prefix(&self) -> &str {

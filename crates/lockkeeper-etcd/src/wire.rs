@@ -101,6 +101,42 @@ pub(crate) fn newest(prefix: &Bytes, before: Option<i64>) -> RangeRequest {
     }
 }
 
+/// What every answer begins with: who gave it, and when.
+pub(crate) trait Answer {
+    /// Its header, if it has one.
+    fn header(&self) -> Option<&ResponseHeader>;
+
+    /// The cluster of the node that answered; 0 if it does not say.
+    fn cluster(&self) -> u64 {
+        self.header().map_or(0, |it| it.cluster_id)
+    }
+
+    /// The store's revision when it answered.
+    fn revision(&self) -> i64 {
+        self.header().map_or(0, |it| it.revision)
+    }
+
+    /// The term of the leader, as the answering node knew it.
+    fn term(&self) -> u64 {
+        self.header().map_or(0, |it| it.raft_term)
+    }
+}
+
+macro_rules! answers {
+    ($($kind:ty)*) => {
+        $(impl Answer for $kind {
+            fn header(&self) -> Option<&ResponseHeader> {
+                self.header.as_ref()
+            }
+        })*
+    };
+}
+
+answers! {
+    RangeResponse TxnResponse LeaseGrantResponse LeaseRevokeResponse LeaseKeepAliveResponse LeaseTimeToLiveResponse
+    WatchResponse AuthenticateResponse AlarmResponse StatusResponse MemberListResponse
+}
+
 impl TxnResponse {
     /// The answer to the operation at `at`, which was a range.
     pub(crate) fn range(&self, at: usize) -> Option<&RangeResponse> {
@@ -108,16 +144,6 @@ impl TxnResponse {
             response_op::Response::ResponseRange(it) => Some(it),
             _ => None,
         }
-    }
-
-    /// The store's revision when it answered.
-    pub(crate) fn revision(&self) -> i64 {
-        self.header.as_ref().map_or(0, |it| it.revision)
-    }
-
-    /// The term of the leader, as the answering node knew it.
-    pub(crate) fn term(&self) -> u64 {
-        self.header.as_ref().map_or(0, |it| it.raft_term)
     }
 }
 

@@ -3,11 +3,9 @@
 use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, Value};
 
-use crate::dial::Wire;
-use crate::script::Call;
+use crate::script::{Call, Script};
 use crate::{Redis, doctor, fault, naming, record};
 
 const LISTING: &str = "listing the locks";
@@ -21,7 +19,8 @@ impl Inspect for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let mut infos = Vec::new();
         for main in self.all_keys().await? {
-            let info = self.look_at(LISTING, &main).await?;
+            let Some(tag) = naming::tag_of(&self.options().prefix, &main) else { continue };
+            let info = self.look_at(LISTING, &main, tag).await?;
             infos.extend(info.filter(|it| it.key.as_str().starts_with(prefix)));
         }
         infos.sort_by(|one, other| one.key.cmp(&other.key));
@@ -29,15 +28,14 @@ impl Inspect for Redis {
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let (main, _) = self.0.main_key(key);
-        self.look_at(SHOWING, &main).await
+        let (main, tag) = self.0.main_key(key);
+        self.look_at(SHOWING, &main, tag).await
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let (main, _) = self.0.main_key(key);
-        let call = Call { keys: &[&main], args: &[] };
-        let script = &self.0.scripts().break_lock;
-        let answer = self.0.commands().call(BREAKING, script, &call).await?;
+        let (main, tag) = self.0.main_key(key);
+        let call = Call { keys: &[&main, &self.0.mark_key(tag)], args: &[] };
+        let answer = self.run(BREAKING, tag, &self.0.scripts().break_lock, &call).await?;
         let (now, records) = opened(BREAKING, answer)?;
         let lost = records.iter().filter_map(|it| record::read(bytes(it)?, now));
         Ok(lost.map(|(_, occupant)| occupant).collect())
@@ -49,10 +47,13 @@ impl Inspect for Redis {
 }
 
 impl Redis {
-    async fn look_at(&self, doing: &'static str, main: &str) -> Result<Option<LockInfo>> {
-        let call = Call { keys: &[main], args: &[] };
-        let script = &self.0.scripts().show;
-        let answer = self.0.commands().call(doing, script, &call).await?;
+    async fn run(&self, doing: &'static str, tag: u8, script: &Script, call: &Call<'_>) -> Result<Value> {
+        let desk = self.0.desk(doing)?;
+        desk.commands.call(doing, tag, script, call, self.options().timeout).await.answer
+    }
+
+    async fn look_at(&self, doing: &'static str, main: &str, tag: u8) -> Result<Option<LockInfo>> {
+        let answer = self.run(doing, tag, &self.0.scripts().show, &Call { keys: &[main], args: &[] }).await?;
         let (now, parts) = opened(doing, answer)?;
         let Some((Value::Int(holders), records)) = parts.split_first() else {
             return Ok(None);
@@ -69,25 +70,12 @@ impl Redis {
 
     /// The keys of all locks, on a cluster those of every primary.
     async fn all_keys(&self) -> Result<Vec<String>> {
-        let mut live = self.0.commands().open(LISTING).await?;
-        let mut keys = Vec::new();
-        let nodes = match live.wire() {
-            Wire::Server(_) => vec![None],
-            Wire::Cluster(_) => self.primaries().await?.into_iter().map(Some).collect(),
-        };
-        for node in nodes {
+        let (mut keys, desk) = (Vec::new(), self.0.desk(LISTING)?);
+        for (_, mut live) in desk.commands.servers(LISTING).await? {
             let mut cursor = 0;
             loop {
                 let command = scan(&naming::pattern(&self.options().prefix), cursor);
-                let answer = match (live.wire(), &node) {
-                    (Wire::Cluster(wire), Some((host, port))) => {
-                        let (host, port) = (host.clone(), *port);
-                        let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::ByAddress { host, port });
-                        wire.route_command(command, route).await
-                    }
-                    (wire, _) => wire.send(&command).await,
-                };
-                let answer = answer.and_then(Value::extract_error);
+                let answer = live.send(&command, self.options().timeout).await;
                 let answer = answer.map_err(|it| live.fault(LISTING, it))?;
                 let (next, page): (u64, Vec<String>) =
                     redis::from_redis_value(answer).map_err(|it| live.fault(LISTING, it.into()))?;
@@ -101,28 +89,6 @@ impl Redis {
         keys.sort_unstable();
         keys.dedup();
         Ok(keys)
-    }
-
-    /// The addresses of a cluster's primaries, as the cluster tells them.
-    pub(crate) async fn primaries(&self) -> Result<Vec<(String, u16)>> {
-        let mut live = self.0.commands().open(LISTING).await?;
-        let Wire::Cluster(wire) = live.wire() else {
-            return Ok(Vec::new());
-        };
-        let mut command = Cmd::new();
-        command.arg("INFO").arg("server");
-        let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let answer = wire.route_command(command, routing).await;
-        let answer = answer.map_err(|it| live.fault(LISTING, it))?;
-        let Value::Map(nodes) = answer else {
-            return Ok(Vec::new());
-        };
-        let addresses = nodes.into_iter().filter_map(|(node, _)| {
-            let node: String = redis::from_redis_value(node).ok()?;
-            let (host, port) = node.rsplit_once(':')?;
-            Some((host.to_owned(), port.parse().ok()?))
-        });
-        Ok(addresses.collect())
     }
 }
 

@@ -6,15 +6,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::Moment;
+use lockkeeper_core::backend::Fault;
 use redis::Value;
 use tokio::sync::oneshot;
 
 use crate::batch::{Batch, pieces};
-use crate::connection::Link;
+use crate::connection::Asked;
 use crate::fault;
+use crate::place::digits;
+use crate::road::Road;
 use crate::script::{Call, Script, Scripts};
 
 /// From so many calls under way on, calls go together.
@@ -36,14 +40,14 @@ struct Take {
     main: String,
     record: Vec<u8>,
     ttl: Vec<u8>,
-    answer: oneshot::Sender<Result<Option<i64>>>,
+    answer: oneshot::Sender<Asked<Option<i64>>>,
 }
 
 #[derive(Debug)]
 struct Leave {
     main: String,
     id: [u8; 16],
-    answer: oneshot::Sender<Result<bool>>,
+    answer: oneshot::Sender<Asked<bool>>,
 }
 
 /// A call under way.
@@ -73,28 +77,30 @@ impl Bulk {
     /// Take a lock if it is free: its counter, or `None` if `turn` must be asked.
     pub(crate) async fn take(
         &self,
-        link: &Link,
-        doing: &'static str,
+        way: &Way<'_>,
         main: &str,
         record: &[u8],
         ttl: &[u8],
-    ) -> Result<Option<i64>> {
+    ) -> Asked<Option<i64>> {
         let (answer, told) = oneshot::channel();
         let take = Take { main: main.to_owned(), record: record.to_vec(), ttl: ttl.to_vec(), answer };
         if let Some(gatherer) = self.takes.add(take) {
             let batches = pieces(gatherer.gather().await, SIZE);
-            join_all(batches.into_iter().map(|it| self.send_takes(link, doing, it))).await;
+            join_all(batches.into_iter().map(|it| self.send_takes(way, it))).await;
         }
-        told.await.unwrap_or_else(|_| Err(dropped(doing)))
+        told.await.unwrap_or_else(|_| dropped(way.doing))
     }
 
-    async fn send_takes(&self, link: &Link, doing: &'static str, takes: Vec<Take>) {
-        let keys: Vec<&str> = takes.iter().map(|it| it.main.as_str()).collect();
-        let args: Vec<&[u8]> =
-            takes.iter().flat_map(|it| [it.record.as_slice(), it.ttl.as_slice()]).collect();
-        let counters = match self.call(link, doing, &self.scripts.turns, &keys, &args).await {
+    async fn send_takes(&self, way: &Way<'_>, takes: Vec<Take>) {
+        let mut buffer = [0; 20];
+        let mut keys = vec![way.mark];
+        keys.extend(takes.iter().map(|it| it.main.as_str()));
+        let mut args = vec![digits(way.floor, &mut buffer)];
+        args.extend(takes.iter().flat_map(|it| [it.record.as_slice(), it.ttl.as_slice()]));
+        let Asked { answer, in_doubt, sent_at } = self.call(way, &self.scripts.turns, &keys, &args).await;
+        let counters = match answer {
             Ok(Value::Array(counters)) if counters.len() == takes.len() => Ok(counters),
-            Ok(_) => Err(unexpected(doing)),
+            Ok(_) => Err(unexpected(way.doing)),
             Err(fault) => Err(fault),
         };
         for (at, take) in takes.into_iter().enumerate() {
@@ -102,38 +108,33 @@ impl Bulk {
                 Ok(counters) => match counters[at] {
                     Value::Int(0) => Ok(None),
                     Value::Int(counter) => Ok(Some(counter)),
-                    _ => Err(unexpected(doing)),
+                    _ => Err(unexpected(way.doing)),
                 },
                 Err(fault) => Err(fault.clone()),
             };
             // Whoever does not listen any more went away with its runtime; its claim expires by itself.
-            let _ = take.answer.send(answer);
+            let _ = take.answer.send(Asked { answer, in_doubt, sent_at });
         }
     }
 
     /// Give a lock back if nobody waits for it: whether that is done, or `leave` must be asked.
-    pub(crate) async fn leave(
-        &self,
-        link: &Link,
-        doing: &'static str,
-        main: &str,
-        id: [u8; 16],
-    ) -> Result<bool> {
+    pub(crate) async fn leave(&self, way: &Way<'_>, main: &str, id: [u8; 16]) -> Asked<bool> {
         let (answer, told) = oneshot::channel();
         let leave = Leave { main: main.to_owned(), id, answer };
         if let Some(gatherer) = self.leaves.add(leave) {
             let batches = pieces(gatherer.gather().await, SIZE);
-            join_all(batches.into_iter().map(|it| self.send_leaves(link, doing, it))).await;
+            join_all(batches.into_iter().map(|it| self.send_leaves(way, it))).await;
         }
-        told.await.unwrap_or_else(|_| Err(dropped(doing)))
+        told.await.unwrap_or_else(|_| dropped(way.doing))
     }
 
-    async fn send_leaves(&self, link: &Link, doing: &'static str, leaves: Vec<Leave>) {
+    async fn send_leaves(&self, way: &Way<'_>, leaves: Vec<Leave>) {
         let keys: Vec<&str> = leaves.iter().map(|it| it.main.as_str()).collect();
         let args: Vec<&[u8]> = leaves.iter().map(|it| it.id.as_slice()).collect();
-        let digits = match self.call(link, doing, &self.scripts.leaves, &keys, &args).await {
+        let Asked { answer, in_doubt, sent_at } = self.call(way, &self.scripts.leaves, &keys, &args).await;
+        let digits = match answer {
             Ok(Value::BulkString(digits)) if digits.len() == leaves.len() => Ok(digits),
-            Ok(_) => Err(unexpected(doing)),
+            Ok(_) => Err(unexpected(way.doing)),
             Err(fault) => Err(fault),
         };
         for (at, leave) in leaves.into_iter().enumerate() {
@@ -141,25 +142,29 @@ impl Bulk {
                 Ok(digits) => Ok(digits[at] == b'1'),
                 Err(fault) => Err(fault.clone()),
             };
-            let _ = leave.answer.send(answer);
+            let _ = leave.answer.send(Asked { answer, in_doubt, sent_at });
         }
     }
 
-    async fn call(
-        &self,
-        link: &Link,
-        doing: &'static str,
-        script: &Script,
-        keys: &[&str],
-        args: &[&[u8]],
-    ) -> Result<Value> {
+    async fn call(&self, way: &Way<'_>, script: &Script, keys: &[&str], args: &[&[u8]]) -> Asked<Value> {
         let _under_way = self.begin();
-        link.call(doing, script, &Call { keys, args }).await
+        way.road.call(way.doing, 0, script, &Call { keys, args }, way.patience).await
     }
 }
 
-fn dropped(doing: &'static str) -> Fault {
-    Fault::transient(fault::NAME, doing, "the batch was dropped")
+/// How a batch is sent: by whoever gathered it, for all.
+pub(crate) struct Way<'a> {
+    pub(crate) road: &'a Road,
+    pub(crate) doing: &'static str,
+    pub(crate) mark: &'a str,
+    /// The largest counter that this process has seen.
+    pub(crate) floor: u64,
+    pub(crate) patience: Duration,
+}
+
+fn dropped<T>(doing: &'static str) -> Asked<T> {
+    let answer = Err(Fault::transient(fault::NAME, doing, "the batch was dropped"));
+    Asked { answer, in_doubt: true, sent_at: Moment::from_nanos(0) }
 }
 
 fn unexpected(doing: &'static str) -> Fault {

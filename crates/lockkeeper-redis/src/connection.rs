@@ -1,305 +1,354 @@
 //! Supervised connections: opened when first needed, replaced when broken, shared by all who use them.
-//!
-//! ```text
-//!  commands   turn, leave and the messages of the wake channel; lives on the runtime that connected
-//!  ears       cluster only: sharded wake channels, apart from the commands, because the client library
-//!             takes an unsubscription that the server decided on for the answer to a command
-//!  renewals   opened on the keeper's own thread, so that a busy or blocked application cannot starve it
-//!  sync       WAIT, which blocks a connection
-//! ```
 
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::Moment;
+use futures_util::future::{Either, select};
 use lockkeeper_core::backend::Fault;
-use redis::cluster_async::ClusterConnection;
-use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use lockkeeper_core::{Clock, Moment};
+use redis::aio::{ConnectionLike as _, MultiplexedConnection};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use crate::dial::{SharedDialer, Wire, at_home};
+use crate::dial::{Goal, SharedDialer};
 use crate::fault;
-use crate::naming;
+use crate::joint::Joint;
 use crate::node::Server;
-use crate::options::Deployment;
+use crate::pulse::Pulse;
 use crate::script::{Call, Script};
-use crate::sentinel;
-use crate::wake::{Board, Tap};
+use crate::wake::Ear;
 
 /// After a failed attempt the next one waits this long, however many callers press.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(20);
 
-/// A supervised connection.
-pub(crate) struct Link {
+/// A runtime that has not even begun to dial after this long does not run.
+const START_MAX: Duration = Duration::from_millis(100);
+
+/// A supervised connection to one server.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Supervised>);
+
+struct Supervised {
     dialer: SharedDialer,
-    /// Who hears the messages of this connection, if it is subscribed.
-    board: Option<Arc<Board>>,
-    timeout: Duration,
-    /// The runtime where the connection should live; `None` for the caller's.
-    home: Option<Handle>,
+    goal: Goal,
+    /// Who hears what comes on this connection, if anybody.
+    ear: Option<Ear>,
+    /// The runtime where the connection lives.
+    home: Handle,
     live: Mutex<Option<Live>>,
-    attempts: AtomicU64,
-    /// Calls that were repeated because their connection was cut.
-    repeats: AtomicU64,
-    opening: tokio::sync::Mutex<Option<(Moment, Fault)>>,
+    opening: Joint<Live>,
+    failed_at: Mutex<Option<Moment>>,
+    /// Set while an attempt waits for its runtime to run it: whether it has begun.
+    begun: Mutex<Option<Arc<AtomicBool>>>,
 }
 
 /// An open connection and what is known about it.
 #[derive(Clone)]
 pub(crate) struct Live {
-    wire: Wire,
+    wire: MultiplexedConnection,
     state: Arc<State>,
 }
 
-#[derive(Debug)]
-pub(crate) struct State {
+struct State {
     broken: Arc<AtomicBool>,
+    /// How often the primary had changed when this was opened.
+    switches: u64,
     /// Grants before this moment do not count.
-    pub(crate) grants_from: Moment,
-    /// Who is at the other end, once somebody asked.
-    server: OnceLock<Server>,
-    /// Watches the sentinels while this connection lives.
-    watch: Mutex<Option<tokio::task::AbortHandle>>,
-}
-
-impl State {
-    pub(crate) fn give_up(&self) {
-        self.broken.store(true, Ordering::Release);
-    }
+    grants_from: Moment,
+    /// How long it took to open: answers may take as long.
+    took: Duration,
+    pulse: Arc<Pulse>,
+    ear: Option<Ear>,
+    /// Who is at the other end, when somebody asked last.
+    server: Mutex<Option<Server>>,
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        if let Some(watch) = locked(&self.watch).take() {
-            watch.abort();
-        }
+        self.pulse.end();
     }
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub(crate) struct Asked<T> {
+    pub(crate) answer: Result<T, Fault>,
+    /// It was sent at least once without an answer: that one may still be on its way.
+    pub(crate) in_doubt: bool,
+    /// Just before what was answered was sent.
+    pub(crate) sent_at: Moment,
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("open", &self.ready().is_some())
-            .field("attempts", &self.attempts)
-            .finish_non_exhaustive()
+        f.debug_struct("Link").field("open", &self.is_open()).finish_non_exhaustive()
     }
 }
 
 impl Link {
-    pub(crate) fn new(
-        dialer: SharedDialer,
-        board: Option<Arc<Board>>,
-        timeout: Duration,
-        home: Option<Handle>,
-    ) -> Self {
-        Link {
+    pub(crate) fn new(dialer: SharedDialer, goal: Goal, ear: Option<Ear>, home: Handle) -> Self {
+        Link(Arc::new(Supervised {
             dialer,
-            board,
-            timeout,
+            goal,
+            ear,
             home,
             live: Mutex::default(),
-            attempts: AtomicU64::new(0),
-            repeats: AtomicU64::new(0),
-            opening: tokio::sync::Mutex::default(),
-        }
+            opening: Joint::default(),
+            failed_at: Mutex::default(),
+            begun: Mutex::default(),
+        }))
     }
 
-    /// Call a script; if the connection was cut, once more on a new one. Every script bears repeating.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.ready().is_some()
+    }
+
+    /// Whether the runtime where it lives does not run: what is waited for there does not come.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.0.is_stuck()
+    }
+
+    /// The open connection, or a new one.
+    pub(crate) async fn open(&self, doing: &'static str) -> Result<Live, Fault> {
+        if let Some(live) = self.0.ready() {
+            return Ok(live);
+        }
+        let link = self.0.clone();
+        self.0.opening.join(doing, || async move { link.open().await }).await
+    }
+
+    /// Call a script; if no answer comes, once more on a new connection. Every script bears repeating.
     pub(crate) async fn call(
         &self,
         doing: &'static str,
         script: &Script,
         call: &Call<'_>,
-    ) -> Result<Value, Fault> {
-        let mut live = self.open(doing).await?;
-        let mut answer = live.eval(script, call).await;
-        if answer.as_ref().is_err_and(was_cut) {
-            live.state.give_up();
-            self.repeats.fetch_add(1, Ordering::AcqRel);
-            live = self.open(doing).await?;
-            answer = live.eval(script, call).await;
+        patience: Duration,
+    ) -> Asked<Value> {
+        let first = self.call_once(doing, script, call, patience).await;
+        match &first {
+            Tried::Unanswered(_) => {
+                let second = self.call_once(doing, script, call, patience).await;
+                Asked { in_doubt: true, ..second.told(doing, &self.0.dialer) }
+            }
+            Tried::NotSent(_) | Tried::Answered(..) => first.told(doing, &self.0.dialer),
         }
-        answer.map_err(|it| live.fault(doing, it))
     }
 
-    /// How many calls were sent twice. The first of the two may still be on its way.
-    pub(crate) fn repeats(&self) -> u64 {
-        self.repeats.load(Ordering::Acquire)
+    async fn call_once(
+        &self,
+        doing: &'static str,
+        script: &Script,
+        call: &Call<'_>,
+        patience: Duration,
+    ) -> Tried {
+        let live = match self.open(doing).await {
+            Ok(live) => live,
+            Err(fault) => return Tried::NotSent(fault),
+        };
+        let sent_at = self.0.dialer.clock.now();
+        let answer = live.clone().eval(script, call, patience, false).await;
+        live.judge(answer, sent_at)
+    }
+}
+
+impl Supervised {
+    fn is_stuck(&self) -> bool {
+        locked(&self.begun).as_ref().is_some_and(|it| !it.load(Ordering::Acquire))
     }
 
     fn ready(&self) -> Option<Live> {
         let live = locked(&self.live);
-        live.as_ref().filter(|it| !it.state.broken.load(Ordering::Acquire)).cloned()
+        live.as_ref().filter(|it| it.is_sound(&self.dialer)).cloned()
     }
 
-    /// The open connection, or a new one.
-    pub(crate) async fn open(&self, doing: &'static str) -> Result<Live, Fault> {
+    /// Open a new one, not too soon after the last attempt.
+    async fn open(&self) -> Result<Live, Fault> {
         if let Some(live) = self.ready() {
             return Ok(live);
         }
-        let seen = self.attempts.load(Ordering::Acquire);
-        let mut failed = self.opening.lock().await;
-        if let Some(live) = self.ready() {
-            return Ok(live);
-        }
-        if let Some((at, fault)) = failed.as_ref() {
-            // Somebody tried and failed while we queued: that is our answer too.
-            if self.attempts.load(Ordering::Acquire) != seen {
-                return Err(fault.clone().while_doing(doing));
-            }
-            let clock = &self.dialer.clock;
-            clock.sleep_until(at.after(PAUSE_AFTER_FAILURE)).await;
+        let failed_at = *locked(&self.failed_at);
+        if let Some(at) = failed_at {
+            self.dialer.clock.sleep_until(at.after(PAUSE_AFTER_FAILURE)).await;
         }
         let opened = self.dial().await;
-        self.attempts.fetch_add(1, Ordering::AcqRel);
+        match &opened {
+            Ok(live) => *locked(&self.live) = Some(live.clone()),
+            Err(_) => *locked(&self.failed_at) = Some(self.dialer.clock.now()),
+        }
+        opened
+    }
+
+    /// Dial where the connection shall live. Not for longer than it may take, and hardly at all if nobody runs there.
+    async fn dial(&self) -> Result<Live, Fault> {
+        let clock = &self.dialer.clock;
+        let begun = Arc::new(AtomicBool::new(false));
+        *locked(&self.begun) = Some(begun.clone());
+        let (dialer, goal, ear) = (self.dialer.clone(), self.goal.clone(), self.ear.clone());
+        let mut task = self.home.spawn(async move {
+            begun.store(true, Ordering::Release);
+            dial(&dialer, &goal, ear).await
+        });
+        let mut opened = within(clock, START_MAX, &mut task).await;
+        if opened.is_none() && self.is_stuck() {
+            // It is left where it is: if it begins after all, the runtime runs again.
+            return Err(connecting("the runtime where this connection should live does not run"));
+        }
+        if opened.is_none() {
+            opened = within(clock, self.dialer.longest_dial(), &mut task).await;
+        }
+        *locked(&self.begun) = None;
         match opened {
-            Ok(live) => {
-                *failed = None;
-                *locked(&self.live) = Some(live.clone());
-                Ok(live)
+            Some(Ok(opened)) => opened.map_err(|it| fault::of("connecting", it)),
+            Some(Err(_gone)) => {
+                Err(connecting("the runtime where this connection should live is shutting down"))
             }
-            Err(fault) => {
-                let fault = fault.while_doing(doing);
-                *failed = Some((self.dialer.clock.now(), fault.clone()));
-                Err(fault)
+            None => {
+                task.abort();
+                Err(connecting("no connection could be opened in time; does the server answer at all?"))
             }
         }
     }
+}
 
-    async fn dial(&self) -> Result<Live, Fault> {
-        let patience = self.dialer.options.connect_timeout.saturating_mul(3);
-        at_home(self.home.clone(), patience, || {
-            let (dialer, board, timeout) = (self.dialer.clone(), self.board.clone(), self.timeout);
-            Box::pin(
-                async move { dial(&dialer, board, timeout).await.map_err(|it| fault::of("connecting", it)) },
-            )
-        })
-        .await
+/// What comes within a span.
+pub(crate) async fn within<T>(clock: &Clock, span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(future), clock.sleep(span)).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
     }
 }
 
-async fn dial(dialer: &SharedDialer, board: Option<Arc<Board>>, timeout: Duration) -> RedisResult<Live> {
-    if dialer.options.deployment == Deployment::Cluster {
-        let wire = Wire::Cluster(dialer.cluster(timeout, None).await?);
-        return Ok(live(wire, Arc::default(), Moment::from_nanos(0)));
-    }
-    let (mut connection, broken) = dialer.primary(timeout, board.as_ref()).await?;
-    if let Some(board) = &board {
-        let channel = naming::channel(&dialer.options.prefix, None, &board.process);
-        connection.subscribe(channel).await?;
-    }
-    let grants_from = dialer.grants_from(&mut connection).await?;
-    let live = live(Wire::Server(connection), broken, grants_from);
-    if let (Deployment::Sentinel { service }, Some(board)) = (&dialer.options.deployment, board) {
-        let watch = sentinel::watch(dialer.clone(), service.clone(), Arc::downgrade(&live.state), board);
-        *locked(&live.state.watch) = Some(tokio::spawn(watch).abort_handle());
-    }
-    Ok(live)
+fn connecting(what: &str) -> Fault {
+    Fault::transient(fault::NAME, "connecting", what)
 }
 
-fn live(wire: Wire, broken: Arc<AtomicBool>, grants_from: Moment) -> Live {
-    Live {
-        wire,
-        state: Arc::new(State { broken, grants_from, server: OnceLock::new(), watch: Mutex::default() }),
+async fn dial(dialer: &SharedDialer, goal: &Goal, ear: Option<Ear>) -> RedisResult<Live> {
+    let (began, switches) = (dialer.clock.now(), dialer.switches());
+    let broken = Arc::new(AtomicBool::new(false));
+    let channel = ear.as_ref().and_then(|it| it.channel.clone());
+    let mut wire = dialer.reach(goal, ear.clone().map(|it| it.tap(broken.clone()))).await?;
+    if let Some(channel) = channel {
+        wire.subscribe(channel).await?;
+    }
+    let grants_from = dialer.grants_from(&mut wire).await?;
+    let took = dialer.clock.now() - began;
+    let pulse = Pulse::new(dialer.options.timeout + dialer.options.replicas_timeout);
+    let state = State { broken, switches, grants_from, took, pulse, ear, server: Mutex::default() };
+    Ok(Live { wire, state: Arc::new(state) })
+}
+
+/// One sending of a call.
+pub(crate) enum Tried {
+    NotSent(Fault),
+    /// The connection was cut, or is silent.
+    Unanswered(RedisError),
+    Answered(RedisResult<Value>, Moment),
+}
+
+impl Tried {
+    pub(crate) fn told(self, doing: &'static str, dialer: &SharedDialer) -> Asked<Value> {
+        let (answer, in_doubt, sent_at) = match self {
+            Tried::NotSent(fault) => (Err(fault), false, dialer.clock.now()),
+            Tried::Unanswered(error) => (Err(fault::of(doing, error)), true, dialer.clock.now()),
+            Tried::Answered(answer, sent_at) => (answer.map_err(|it| fault::of(doing, it)), false, sent_at),
+        };
+        Asked { answer, in_doubt, sent_at }
     }
 }
 
 impl Live {
+    fn is_sound(&self, dialer: &SharedDialer) -> bool {
+        !self.state.broken.load(Ordering::Acquire) && self.state.switches == dialer.switches()
+    }
+
     pub(crate) fn grants_from(&self) -> Moment {
         self.state.grants_from
     }
 
-    pub(crate) fn server(&self) -> &OnceLock<Server> {
+    pub(crate) fn server(&self) -> &Mutex<Option<Server>> {
         &self.state.server
     }
 
-    /// The wire itself, for what only one deployment can do.
-    pub(crate) fn wire(&mut self) -> &mut Wire {
-        &mut self.wire
+    /// Nobody uses this connection from now on, nor relies on what would come on it.
+    pub(crate) fn give_up(&self) {
+        let first = !self.state.broken.swap(true, Ordering::AcqRel);
+        if let Some(ear) = self.state.ear.as_ref().filter(|_| first) {
+            (ear.deaf)();
+        }
     }
 
-    pub(crate) async fn eval(&mut self, script: &Script, call: &Call<'_>) -> RedisResult<Value> {
-        let answer = self.wire.send(&script.by_hash(call)).await;
+    /// Send one command and wait for its answer as long as the connection does not stay silent for `patience`.
+    pub(crate) async fn send(&mut self, command: &Cmd, patience: Duration) -> RedisResult<Value> {
+        let (pulse, patience) = (self.state.pulse.clone(), patience.max(self.state.took));
+        pulse.bear(patience, self.wire.req_packed_command(command)).await?.extract_error()
+    }
+
+    /// Send commands one after the other in one piece.
+    pub(crate) async fn send_all(&mut self, commands: &[Cmd], patience: Duration) -> RedisResult<Vec<Value>> {
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        let (pulse, patience) = (self.state.pulse.clone(), patience.max(self.state.took));
+        let answers =
+            pulse.bear(patience, self.wire.req_packed_commands(&pipeline, 0, commands.len())).await?;
+        answers.into_iter().map(Value::extract_error).collect()
+    }
+
+    /// Run a script. `asking` is for a slot that is being moved to this server.
+    pub(crate) async fn eval(
+        &mut self,
+        script: &Script,
+        call: &Call<'_>,
+        patience: Duration,
+        asking: bool,
+    ) -> RedisResult<Value> {
+        let answer = self.send_asking(script.by_hash(call), patience, asking).await;
         match answer {
             Err(it) if it.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.wire.send(&script.by_text(call)).await
+                self.send_asking(script.by_text(call), patience, asking).await
             }
             other => other,
         }
     }
 
+    async fn send_asking(&mut self, command: Cmd, patience: Duration, asking: bool) -> RedisResult<Value> {
+        if !asking {
+            return self.send(&command, patience).await;
+        }
+        let mut first = Cmd::new();
+        first.arg("ASKING");
+        let answers = self.send_all(&[first, command], patience).await?;
+        Ok(answers.into_iter().last().unwrap_or(Value::Nil))
+    }
+
+    /// What an answer, or none, says about the call and about the connection.
+    pub(crate) fn judge(&self, answer: RedisResult<Value>, sent_at: Moment) -> Tried {
+        match answer {
+            Err(error) if fault::is_unanswered(&error) => {
+                self.give_up();
+                Tried::Unanswered(error)
+            }
+            answer => {
+                if answer.as_ref().is_err_and(fault::breaks_connection) {
+                    self.give_up();
+                }
+                Tried::Answered(answer, sent_at)
+            }
+        }
+    }
+
     /// The error as a fault; the connection is given up if it cannot be trusted any more.
     pub(crate) fn fault(&self, doing: &'static str, error: RedisError) -> Fault {
-        let cluster = matches!(self.wire, Wire::Cluster(_));
-        if fault::breaks_connection(&error, cluster) {
-            self.state.give_up();
+        if fault::is_unanswered(&error) || fault::breaks_connection(&error) {
+            self.give_up();
         }
         fault::of(doing, error)
-    }
-}
-
-fn was_cut(error: &RedisError) -> bool {
-    !error.is_timeout() && error.is_connection_dropped()
-}
-
-/// A cluster's sharded wake channels: one per hash tag in which somebody waits.
-pub(crate) struct Ears {
-    dialer: SharedDialer,
-    board: Arc<Board>,
-    heard: Arc<Mutex<HashSet<u8>>>,
-    connection: tokio::sync::Mutex<Option<ClusterConnection>>,
-    home: Option<Handle>,
-}
-
-impl fmt::Debug for Ears {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ears").field("channels", &locked(&self.heard).len()).finish_non_exhaustive()
-    }
-}
-
-impl Ears {
-    pub(crate) fn new(dialer: SharedDialer, board: Arc<Board>, home: Option<Handle>) -> Self {
-        Ears { dialer, board, heard: Arc::default(), connection: tokio::sync::Mutex::default(), home }
-    }
-
-    /// Whether the channel of this tag is subscribed, as far as we know.
-    pub(crate) fn listens_to(&self, tag: u8) -> bool {
-        locked(&self.heard).contains(&tag)
-    }
-
-    /// Subscribe to the channel of this tag.
-    pub(crate) async fn listen_to(&self, tag: u8) -> Result<(), Fault> {
-        let mut connection = self.connection.lock().await;
-        if self.listens_to(tag) {
-            return Ok(());
-        }
-        let mut wire = match connection.take() {
-            Some(wire) => wire,
-            None => self.dial().await?,
-        };
-        let channel = naming::channel(&self.dialer.options.prefix, Some(tag), &self.board.process);
-        wire.ssubscribe(channel).await.map_err(|it| fault::of("listening for wake-ups", it))?;
-        locked(&self.heard).insert(tag);
-        *connection = Some(wire);
-        Ok(())
-    }
-
-    async fn dial(&self) -> Result<ClusterConnection, Fault> {
-        let patience = self.dialer.options.connect_timeout.saturating_mul(3);
-        at_home(self.home.clone(), patience, || {
-            let (dialer, board, heard) = (self.dialer.clone(), self.board.clone(), self.heard.clone());
-            Box::pin(async move {
-                let tap = Tap::new(board, move || locked(&heard).clear());
-                dialer
-                    .cluster(dialer.options.timeout, Some(tap))
-                    .await
-                    .map_err(|it| fault::of("connecting", it))
-            })
-        })
-        .await
     }
 }
 

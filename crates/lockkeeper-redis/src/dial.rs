@@ -1,16 +1,13 @@
 //! Opening connections: to a server, to the primary that sentinels name, to a cluster; with or without TLS.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use lockkeeper_core::backend::Fault;
 use lockkeeper_core::{Clock, Error, Moment};
 use redis::aio::MultiplexedConnection;
-use redis::cluster::ClusterClientBuilder;
-use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
@@ -19,16 +16,19 @@ use redis::{
 
 use crate::fault;
 use crate::options::{Deployment, Host, Options, Secret};
-use crate::wake::{Board, Tap};
+use crate::wake::Tap;
 
 /// Commands that may wait in a connection's channel. The client's own 50 make a crowd queue for the queue.
 const PIPELINE_BUFFER: usize = 4096;
 
-/// How often the cluster client may send a command again. Our scripts bear it; it also follows redirects so.
-const CLUSTER_RETRIES: u32 = 3;
-
-/// A connection, and whether it is known to be broken.
-pub(crate) type Opened = (MultiplexedConnection, Arc<AtomicBool>);
+/// Which server a connection is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Goal {
+    /// The named server, or whichever the sentinels name.
+    Primary,
+    /// This one: a node of a cluster.
+    Node(Host),
+}
 
 /// Knows how to reach the store.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(crate) struct Dialer {
     pub(crate) clock: Clock,
     /// Which server was the primary when last asked, and since when if it took over, for the restart guard.
     known_run: Mutex<Option<(String, Option<Moment>)>>,
+    /// How often the primary has changed while we watched: what was opened before is not believed any more.
+    switches: AtomicU64,
 }
 
 impl Dialer {
@@ -51,70 +53,104 @@ impl Dialer {
                     sentinels or redlock",
             ));
         }
-        Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default() })
+        Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default(), switches: AtomicU64::new(0) })
     }
 
-    /// Connect to the primary: the named server, or the one that the sentinels name.
-    pub(crate) async fn primary(&self, timeout: Duration, board: Option<&Arc<Board>>) -> RedisResult<Opened> {
-        let Deployment::Sentinel { service } = &self.options.deployment else {
-            return self.server(&self.options.hosts[0], timeout, board).await;
-        };
+    pub(crate) fn switches(&self) -> u64 {
+        self.switches.load(Ordering::Acquire)
+    }
+
+    /// Another server is the primary now.
+    pub(crate) fn switch(&self) {
+        self.switches.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A connection takes a few trips to open; none is waited for longer than this.
+    pub(crate) fn longest_dial(&self) -> Duration {
+        self.options.connect_timeout + self.options.timeout.saturating_mul(2)
+    }
+
+    /// Connect to the server that is meant.
+    pub(crate) async fn reach(&self, goal: &Goal, tap: Option<Tap>) -> RedisResult<MultiplexedConnection> {
+        match (goal, &self.options.deployment) {
+            (Goal::Node(host), _) => self.server(host, None, tap).await,
+            (Goal::Primary, Deployment::Sentinel { service }) => {
+                let host = self.elected(service).await?;
+                self.server_that_leads(&host, tap).await
+            }
+            (Goal::Primary, _) => self.server(&self.options.hosts[0], None, tap).await,
+        }
+    }
+
+    /// The primary that more than half of the named sentinels name.
+    ///
+    /// One that was cut off may name a server that is no primary any more, and which does not know it either.
+    async fn elected(&self, service: &str) -> RedisResult<Host> {
+        let hosts = &self.options.hosts;
         let mut answers: FuturesUnordered<_> =
-            self.options.hosts.iter().map(|it| self.ask_sentinel(it, service)).collect();
-        let mut last = RedisError::from((ErrorKind::Io, "no sentinel answers"));
+            hosts.iter().map(|it| self.ask_sentinel(it, service)).collect();
+        let mut votes: Vec<(Host, usize)> = Vec::new();
+        let mut last = None;
         while let Some(answer) = answers.next().await {
-            let opened = match answer {
-                Ok(host) => self.server_that_leads(&host, timeout, board).await,
-                Err(error) => Err(error),
+            let host = match answer {
+                Ok(host) => host,
+                Err(error) => {
+                    last = Some(error);
+                    continue;
+                }
             };
-            match opened {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+            let at = votes.iter().position(|it| it.0 == host).unwrap_or_else(|| {
+                votes.push((host, 0));
+                votes.len() - 1
+            });
+            votes[at].1 += 1;
+            if hosts.len() < votes[at].1 * 2 {
+                return Ok(votes.swap_remove(at).0);
             }
         }
-        Err(last)
+        match last {
+            Some(error) if votes.is_empty() => Err(error),
+            last => {
+                let named: Vec<_> = votes.iter().map(|(host, count)| format!("{host} by {count}")).collect();
+                let others = last.map_or(String::new(), |it| format!("; the others fail: {it}"));
+                let what = format!("of {} sentinels: {}{others}", hosts.len(), named.join(", "));
+                let short = "no primary is named by more than half of the sentinels in the URL";
+                Err(RedisError::from((ErrorKind::Io, short, what)))
+            }
+        }
     }
 
-    /// A sentinel may be behind the times: the server itself must say that it is the primary.
-    async fn server_that_leads(
-        &self,
-        host: &Host,
-        timeout: Duration,
-        board: Option<&Arc<Board>>,
-    ) -> RedisResult<Opened> {
-        let (mut connection, broken) = self.server(host, timeout, board).await?;
+    /// Sentinels may be behind the times: the server itself must say that it is the primary.
+    async fn server_that_leads(&self, host: &Host, tap: Option<Tap>) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.server(host, None, tap).await?;
         let info: String = Cmd::new().arg("INFO").arg("replication").query_async(&mut connection).await?;
         match field(&info, "role") {
-            Some("master") => Ok((connection, broken)),
+            Some("master") => Ok(connection),
             _ => Err(RedisError::from((
                 ErrorKind::Io,
-                "the server that a sentinel names is not a primary (yet)",
+                "the server that the sentinels name is not a primary (yet)",
                 host.to_string(),
             ))),
         }
     }
 
-    /// Connect to this server. Messages go to the board, if one is given.
+    /// Connect to this server. What comes unasked goes into the tap. Without a time-out the caller sees to one.
     pub(crate) async fn server(
         &self,
         host: &Host,
-        timeout: Duration,
-        board: Option<&Arc<Board>>,
-    ) -> RedisResult<Opened> {
-        let broken = Arc::new(AtomicBool::new(false));
+        timeout: Option<Duration>,
+        tap: Option<Tap>,
+    ) -> RedisResult<MultiplexedConnection> {
         let login = (self.options.user.as_deref(), self.options.password.as_ref());
         let client = self.client(host, login, self.options.db)?;
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.connect_timeout))
-            .set_response_timeout(Some(timeout))
+            .set_response_timeout(timeout)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        if let Some(board) = board {
-            let broken = broken.clone();
-            let deaf = move || broken.store(true, Ordering::Release);
-            config = config.set_push_sender(Tap::new(board.clone(), deaf));
+        if let Some(tap) = tap {
+            config = config.set_push_sender(tap);
         }
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok((connection, broken))
+        client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// The address of the service's primary, as this sentinel believes.
@@ -154,37 +190,6 @@ impl Dialer {
     pub(crate) fn sentinel_client(&self, sentinel: &Host) -> RedisResult<Client> {
         let login = (self.options.sentinel_user.as_deref(), self.options.sentinel_password.as_ref());
         self.client(sentinel, login, 0)
-    }
-
-    pub(crate) async fn cluster(
-        &self,
-        timeout: Duration,
-        tap: Option<Tap>,
-    ) -> RedisResult<ClusterConnection> {
-        let login = (self.options.user.as_deref(), self.options.password.as_ref());
-        let nodes = self
-            .options
-            .hosts
-            .iter()
-            .map(|it| self.connection_info(it, login, 0))
-            .collect::<RedisResult<Vec<_>>>()?;
-        let mut builder = ClusterClientBuilder::new(nodes)
-            .use_protocol(ProtocolVersion::RESP3)
-            .retries(CLUSTER_RETRIES)
-            .min_retry_wait(10)
-            .max_retry_wait(200)
-            .connection_timeout(self.options.connect_timeout)
-            .response_timeout(timeout)
-            .overall_response_timeout(Some(timeout.saturating_mul(2)))
-            .tcp_settings(self.tcp());
-        if let Some(tap) = tap {
-            builder = builder.push_sender(tap);
-        }
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = self.certificates()? {
-            builder = builder.certs(certificates);
-        }
-        builder.build()?.get_async_connection().await
     }
 
     fn client(&self, host: &Host, login: (Option<&str>, Option<&Secret>), db: i64) -> RedisResult<Client> {
@@ -303,42 +308,6 @@ fn tls_ready() -> Result<(), Error> {
         fault::NAME,
         "rediss:// needs the feature `tls` of lockkeeper-redis, which was not compiled in",
     ))
-}
-
-/// An opened wire, whatever the deployment.
-#[derive(Clone)]
-pub(crate) enum Wire {
-    Server(MultiplexedConnection),
-    Cluster(ClusterConnection),
-}
-
-impl Wire {
-    pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<redis::Value> {
-        match self {
-            Wire::Server(it) => command.query_async(it).await,
-            Wire::Cluster(it) => command.query_async(it).await,
-        }
-    }
-}
-
-/// Run `open` on the runtime where it belongs, or here if that one is gone or does not move.
-pub(crate) async fn at_home<T: Send + 'static>(
-    home: Option<tokio::runtime::Handle>,
-    patience: Duration,
-    open: impl Fn() -> std::pin::Pin<Box<dyn Future<Output = Result<T, Fault>> + Send>>,
-) -> Result<T, Fault> {
-    let here = tokio::runtime::Handle::current();
-    let Some(home) = home.filter(|it| it.id() != here.id()) else {
-        return open().await;
-    };
-    let task = home.spawn(open());
-    tokio::select! {
-        done = task => match done {
-            Ok(opened) => opened,
-            Err(_gone) => open().await,
-        },
-        () = Clock::boot().sleep(patience) => open().await,
-    }
 }
 
 /// Shared by those who dial.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Place as _, Result, Turn};
+use lockkeeper_core::clock::time_of_day;
 use lockkeeper_core::inspect::{Finding, Severity};
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::{Cmd, Value};
 
-use crate::dial::{Wire, field};
+use crate::dial::field;
 use crate::fault;
 use crate::options::{Deployment, Host, Options, Replicas};
 use crate::place::RedisPlace;
@@ -198,12 +198,7 @@ async fn clock(store: &Store) -> Result<Finding> {
     let before = clock.now();
     let theirs = server_time(store).await?;
     let took = clock.now() - before;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the doctor compares wall clocks, it judges nothing by them"
-    )]
-    let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let offset = ours.abs_diff(theirs);
+    let offset = time_of_day().abs_diff(theirs);
     let what =
         format!("the clock of the server differs from ours by {offset:?} (a round trip takes {took:?})");
     if offset <= OFFSET_MAX + took {
@@ -287,25 +282,12 @@ pub(crate) fn as_time(answer: Value) -> Option<Duration> {
 
 /// Ask the server, or every primary of a cluster; each answer with the name of who gave it.
 async fn ask_all(store: &Store, command: &Cmd) -> Result<Vec<(String, Value)>> {
-    let mut live = store.commands().open(EXAMINING).await?;
-    let answer = match live.wire() {
-        Wire::Server(_) => {
-            let answer = live.wire().send(command).await;
-            return match answer {
-                Ok(answer) => Ok(vec![("the server".to_owned(), answer)]),
-                Err(error) => Err(live.fault(EXAMINING, error)),
-            };
-        }
-        Wire::Cluster(wire) => {
-            let routing = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-            wire.route_command(command.clone(), routing).await
-        }
-    };
-    let answer = answer.and_then(Value::extract_error).map_err(|it| live.fault(EXAMINING, it))?;
-    let Value::Map(nodes) = answer else {
-        return Ok(Vec::new());
-    };
-    Ok(nodes.into_iter().map(|(node, answer)| (text(node), answer)).collect())
+    let (mut answers, desk) = (Vec::new(), store.desk(EXAMINING)?);
+    for (name, mut live) in desk.commands.servers(EXAMINING).await? {
+        let answer = live.send(command, store.options().timeout).await;
+        answers.push((name, answer.map_err(|it| live.fault(EXAMINING, it))?));
+    }
+    Ok(answers)
 }
 
 fn command(words: &[&str]) -> Cmd {

@@ -18,6 +18,11 @@ pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
 
 const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
 
+/// Whether a script met a right that is missing: in the words of Redis 7.0, and of everything newer.
+fn lacks_right(text: &str) -> bool {
+    text.contains("user executing the script") || text.contains("ACL failure in script")
+}
+
 fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
     use FaultKind::{Permanent, Transient};
     match error.code() {
@@ -35,9 +40,7 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
         Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
         Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),
         Some("MISCONF") => return (Transient, Some("the server cannot save to disk")),
-        _ if error.detail().is_some_and(|it| it.contains("user executing the script")) => {
-            return (Permanent, Some(SEE_RIGHTS));
-        }
+        _ if error.detail().is_some_and(lacks_right) => return (Permanent, Some(SEE_RIGHTS)),
         _ => {}
     }
     let kind = match error.kind() {
@@ -50,14 +53,14 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
     (kind, None)
 }
 
-/// Whether the connection is of no use after this error.
-///
-/// After a time-out the answer may still be on its way, or the peer is gone without a word; either way
-/// a new connection is the only one that can be trusted.
-pub(crate) fn breaks_connection(error: &RedisError, cluster: bool) -> bool {
-    if error.is_timeout() || error.kind() == ErrorKind::Io || error.is_unrecoverable_error() {
-        return true;
-    }
-    // The cluster client deals with these by itself.
-    !cluster && matches!(error.code(), Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN"))
+/// Whether no answer came: the connection was cut, or stays silent. Then it is not known what was done.
+pub(crate) fn is_unanswered(error: &RedisError) -> bool {
+    error.is_timeout()
+        || error.is_connection_dropped()
+        || matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
+}
+
+/// Whether the connection is of no use after this answer.
+pub(crate) fn breaks_connection(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN"))
 }

@@ -14,18 +14,23 @@ mod admin;
 mod batch;
 mod bulk;
 mod connection;
+mod desk;
 mod dial;
 mod doctor;
 mod fault;
 mod fenced;
+mod joint;
 mod naming;
 mod node;
 mod options;
 mod place;
+mod pulse;
 mod record;
 mod renewal;
+mod road;
 mod script;
 mod sentinel;
+mod shards;
 mod store;
 mod sync;
 mod wake;
@@ -34,13 +39,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::backend::{Backend, Fault, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
+use tokio::runtime::Handle;
 
 pub use fenced::{FencedScript, RedisFences};
 pub use options::{Deployment, Host, Options, Replicas, Secret, Tls};
 pub use place::RedisPlace;
 use store::Store;
+
+const CONNECTING: &str = "connecting";
 
 /// Locks on Redis. Clones share their connections.
 ///
@@ -87,8 +95,33 @@ impl Redis {
     /// As for [`Redis::connect`].
     pub async fn with_options(options: Options) -> Result<Self> {
         let redis = Redis::lazy(options)?;
-        redis.0.commands().open("connecting").await?;
+        match Handle::try_current() {
+            Ok(_) => redis.reach().await?,
+            Err(_) => redis.reach_from_a_thread().await?,
+        }
         Ok(redis)
+    }
+
+    /// Whether the store answers.
+    async fn reach(&self) -> Result<()> {
+        self.0.own_desk(CONNECTING)?.commands.open(CONNECTING, 0).await?;
+        Ok(())
+    }
+
+    /// The same for a caller without a runtime. Its locker has one, so that nothing else will be missing.
+    async fn reach_from_a_thread(&self) -> Result<()> {
+        let (redis, (answer, told)) = (self.clone(), tokio::sync::oneshot::channel());
+        let lacking = |it: std::io::Error| {
+            Fault::transient(fault::NAME, CONNECTING, "no thread could be started to connect").with_source(it)
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(lacking)?;
+        let thread = std::thread::Builder::new().name("lockkeeper-connect".into());
+        let reached = move || drop(answer.send(runtime.block_on(redis.reach())));
+        thread.spawn(reached).map_err(lacking)?;
+        told.await.unwrap_or_else(|_| {
+            Err(Fault::transient(fault::NAME, CONNECTING, "the thread that connects ended without a word")
+                .into())
+        })
     }
 
     /// Make a backend that connects when first asked.
@@ -105,7 +138,7 @@ impl Redis {
     /// # Errors
     /// If the options ask for what cannot be had.
     pub fn lazy(options: Options) -> Result<Self> {
-        Ok(Redis(Arc::new(Store::new(options)?)))
+        Ok(Redis(Store::new(options)?))
     }
 
     /// The options it was made with.

@@ -8,24 +8,28 @@ use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use redis::{Cmd, RedisResult, Value};
 
-use crate::connection::Live;
-use crate::dial::{Wire, field};
+use crate::connection::{Live, locked};
+use crate::dial::field;
 use crate::fault::NAME;
 use crate::options::Deployment;
 use crate::place::digits;
-use crate::script::Call;
 use crate::{Redis, RedisPlace};
 
 const LOOKING: &str = "asking a node who it is";
 const RAISING: &str = "raising the counter";
 
-/// What is known of the server at the other end of one connection. A server that restarts breaks it, so this
-/// stays true for as long as the connection lives.
+/// What is told of a server is believed for this long. A restart breaks the connection; a primary that an operator
+/// turns into a replica goes on talking.
+const BELIEVED_FOR: Duration = Duration::from_secs(1);
+
+/// What is known of the server at the other end of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     run: Arc<str>,
     uptime: Duration,
     seen_at: Moment,
+    /// Whose replica it is, if it is one.
+    follows: Option<String>,
 }
 
 impl Node for Redis {
@@ -35,38 +39,56 @@ impl Node for Redis {
                 "a node must be a single server: give its own address, not that of sentinels or a cluster";
             return Err(Fault::permanent(NAME, LOOKING, what));
         }
-        let mut live = self.0.commands().open(LOOKING).await?;
-        let server = server(&mut live, || self.0.now()).await.map_err(|it| live.fault(LOOKING, it))?;
+        let mut live = self.0.desk(LOOKING)?.commands.open(LOOKING, 0).await?;
+        let server = self.server(&mut live).await.map_err(|it| live.fault(LOOKING, it))?;
+        if let Some(primary) = server.follows {
+            let what = format!(
+                "{} is a replica of {primary}: a node must be a primary of its own, or its vote is its primary's; \
+                 make it one by REPLICAOF NO ONE, or name another server",
+                self.options()
+            );
+            return Err(Fault::permanent(NAME, LOOKING, what));
+        }
         let remembers = Some(server.uptime + (self.0.now() - server.seen_at));
         Ok(Standing::new(server.run, remembers))
     }
 }
 
-/// Ask once for every connection.
-async fn server(live: &mut Live, now: impl Fn() -> Moment) -> RedisResult<Server> {
-    if let Some(known) = live.server().get() {
-        return Ok(known.clone());
+impl Redis {
+    /// Who is at the other end of this connection.
+    async fn server(&self, live: &mut Live) -> RedisResult<Server> {
+        let known = locked(live.server()).clone();
+        if let Some(known) = known.filter(|it| self.0.now() - it.seen_at < BELIEVED_FOR) {
+            return Ok(known);
+        }
+        // Before the question: what it tells is at least as new.
+        let seen_at = self.0.now();
+        let mut command = Cmd::new();
+        command.arg("INFO").arg("server").arg("replication");
+        let info: String = redis::from_redis_value(live.send(&command, self.options().timeout).await?)?;
+        let run = field(&info, "run_id").unwrap_or_default().into();
+        let seconds = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok()).unwrap_or(0_u64);
+        let follows = (field(&info, "role") != Some("master")).then(|| {
+            let part = |name| field(&info, name).unwrap_or("?");
+            format!("{}:{}", part("master_host"), part("master_port"))
+        });
+        // Counted in whole seconds of the wall clock: it may be one too many.
+        let server = Server { run, uptime: Duration::from_secs(seconds.saturating_sub(1)), seen_at, follows };
+        *locked(live.server()) = Some(server.clone());
+        Ok(server)
     }
-    let Wire::Server(connection) = live.wire() else {
-        return Err((redis::ErrorKind::Client, "a cluster is no single server").into());
-    };
-    let info: String = Cmd::new().arg("INFO").arg("server").query_async(connection).await?;
-    let seen_at = now();
-    let run = field(&info, "run_id").unwrap_or_default().into();
-    let seconds = field(&info, "uptime_in_seconds").and_then(|it| it.parse().ok()).unwrap_or(0_u64);
-    // Counted in whole seconds of the wall clock: it may be one too many.
-    let server = Server { run, uptime: Duration::from_secs(seconds.saturating_sub(1)), seen_at };
-    Ok(live.server().get_or_init(|| server).clone())
 }
 
 impl RaiseCounter for RedisPlace {
     async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
         let mut text = [0; 20];
-        let (store, main, id) = self.known_as();
-        let call = Call { keys: &[main], args: &[id, digits(counter, &mut text)] };
-        match store.commands().call(RAISING, &store.scripts().raise, &call).await? {
+        let script = &self.store().scripts().raise;
+        match self.call(RAISING, script, digits(counter, &mut text)).await? {
             Value::Int(0) => Ok(None),
-            Value::Int(counter) => Ok(Some(counter.unsigned_abs())),
+            Value::Int(counter) => {
+                self.store().note(counter.unsigned_abs());
+                Ok(Some(counter.unsigned_abs()))
+            }
             _ => Err(Fault::transient(NAME, RAISING, "the script gave an answer that is not ours")),
         }
     }

@@ -14,12 +14,14 @@ use lockkeeper_core::{Claim, ClaimId, Moment};
 use redis::Value;
 
 use crate::record;
-use crate::script::Call;
-use crate::store::Store;
-use crate::wake::{Seat, Word};
+use crate::renewal::Answer;
+use crate::script::{Call, Script};
+use crate::store::{Errand, Store};
+use crate::wake::{Holding, Seat, Word};
 
 const TAKING: &str = "taking the lock";
 const LEAVING: &str = "giving the lock back";
+const LISTENING: &str = "listening for wake-ups";
 
 /// The head of the line asks this long after a holder's expiry; each behind it a little later.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -31,8 +33,10 @@ pub struct RedisPlace {
     store: Arc<Store>,
     claim: Claim,
     id: ClaimId,
-    main: String,
+    main: Arc<str>,
     tag: u8,
+    /// Where the largest counter is kept.
+    mark: String,
     /// What the store keeps about us.
     record: Vec<u8>,
     ttl_ms: u64,
@@ -40,7 +44,9 @@ pub struct RedisPlace {
     asks: u64,
     /// When we asked last.
     asked_at: Moment,
-    /// A `turn` of this id may still be on its way: its outcome was unknown, or it was sent twice.
+    /// The largest counter that this process had seen when it asked last.
+    floor: u64,
+    /// A `turn` of this id may still be on its way: one went unanswered, however often it was sent.
     doubt: bool,
     /// The last answer was to wait.
     waiting: bool,
@@ -55,12 +61,14 @@ impl RedisPlace {
         let ttl_ms = whole_ms(claim.ttl);
         RedisPlace {
             id: claim.id,
-            main,
+            main: main.into(),
+            mark: store.mark_key(tag),
             tag,
-            record: record::claim(&claim, store.process(), ttl_ms),
+            record: record::claim(&claim, ttl_ms),
             ttl_ms,
             asks: 0,
             asked_at: Moment::from_nanos(0),
+            floor: 0,
             doubt: false,
             waiting: false,
             left: false,
@@ -70,9 +78,24 @@ impl RedisPlace {
         }
     }
 
-    /// The store, and the names of lock and claim in it.
-    pub(crate) fn known_as(&self) -> (&Store, &str, &[u8; 16]) {
-        (&self.store, &self.main, self.id.as_bytes())
+    fn errand(&self, doing: &'static str) -> Errand<'_> {
+        Errand { doing, tag: self.tag, mark: &self.mark }
+    }
+
+    fn holding(&self) -> Holding {
+        let RedisPlace { main, tag, id, ttl_ms, .. } = self;
+        Holding { main: main.clone(), tag: *tag, id: *id, ttl_ms: *ttl_ms }
+    }
+
+    /// Call a script that works on this lock for this claim.
+    pub(crate) async fn call(&self, doing: &'static str, script: &Script, arg: &[u8]) -> Result<Value> {
+        let (store, args) = (&self.store, [self.id.as_bytes().as_slice(), arg]);
+        let call = Call { keys: &[&self.main, &self.mark], args: &args };
+        store.call(&*store.desk(doing)?, &self.errand(doing), script, &call).await.answer
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// The grant that a message brought, if it is fresh enough to be used without asking.
@@ -88,11 +111,13 @@ impl RedisPlace {
         if !self.waiting || self.left || word.ask != self.asks || !self.store.trusts_words() {
             return None;
         }
-        if self.store.must_outdo(word.counter).is_some() {
+        // A store that forgot what we know of, and whose clock is behind: it must be told.
+        if word.counter <= self.floor {
             return None;
         }
-        let valid_for = self.asked_at.after(self.claim.ttl) - now;
-        (self.claim.ttl / 2 <= valid_for).then_some(Grant::new(word.counter, valid_for).wanted(word.wanted))
+        let left = self.asked_at.after(self.claim.ttl) - now;
+        let grant = Grant::new(word.counter, self.claim.ttl).wanted(word.wanted).sent_at(self.asked_at);
+        (self.claim.ttl / 2 <= left).then_some(grant)
     }
 
     /// Whoever left stands in line anew: an old `leave` that is still under way must not find it.
@@ -106,48 +131,54 @@ impl RedisPlace {
     }
 
     async fn ask(&mut self) -> Result<Turn> {
-        let turn = self.ask_to_outdo(None).await?;
-        let counter = match turn {
-            Turn::Held(grant) => self.store.must_outdo(grant.counter),
-            Turn::Wait { .. } => None,
-        };
-        match counter {
-            Some(_) => self.ask_to_outdo(counter).await,
-            None => Ok(turn),
+        // Whoever was told to wait is given its counter after that, by whomever.
+        let told = if self.waiting { self.floor } else { 0 };
+        self.floor = self.store.largest();
+        let turn = self.ask_store(false).await?;
+        match turn {
+            // It was given by a store that had forgotten what we have seen, while its clock is behind.
+            Turn::Held(grant) if grant.counter <= told => self.ask_store(true).await,
+            turn => Ok(turn),
         }
     }
 
-    /// Ask; if we hold, under a counter larger than `smaller`.
-    async fn ask_to_outdo(&mut self, smaller: Option<u64>) -> Result<Turn> {
+    /// Ask. What is held already is lifted over our floor if `lift` says so.
+    async fn ask_store(&mut self, lift: bool) -> Result<Turn> {
+        let desk = self.store.desk(TAKING)?;
         self.asks += 1;
-        self.asked_at = self.store.now();
         record::set_ask(&mut self.record, self.asks);
-        let (mut ttl, mut counter) = ([0; 20], [0; 20]);
-        let args: [&[u8]; 4] = [
+        record::set_process(&mut self.record, &desk.process);
+        let (mut ttl, mut floor) = ([0; 20], [0; 20]);
+        let args: [&[u8]; 5] = [
             &self.record,
             digits(self.ttl_ms, &mut ttl),
             if self.claim.patient { b"1" } else { b"0" },
-            digits(smaller.unwrap_or(0), &mut counter),
+            digits(self.floor, &mut floor),
+            b"1",
         ];
-        let call = Call { keys: &[&self.main], args: if smaller.is_some() { &args } else { &args[..3] } };
-        let repeats = self.store.commands().repeats();
-        let answer = self.store.turn(TAKING, !self.waiting && smaller.is_none(), &call).await;
-        self.doubt |=
-            answer.as_ref().is_err_and(Fault::is_transient) || repeats != self.store.commands().repeats();
-        self.read(answer?)
+        let args = if lift { &args } else { &args[..4] };
+        let call = Call { keys: &[&self.main, &self.mark], args };
+        let newcomer = !self.waiting && !lift;
+        let asked = self.store.turn(&desk, &self.errand(TAKING), newcomer, &call).await;
+        self.asked_at = asked.sent_at;
+        self.doubt |= asked.in_doubt;
+        self.read(asked.answer?)
     }
 
     fn read(&mut self, answer: Value) -> Result<Turn> {
-        let held = |counter, wanted, ttl| Turn::Held(Grant::new(counter, ttl).wanted(wanted));
+        let sent_at = self.asked_at;
+        let held = |counter: i64, wanted, ttl| {
+            Turn::Held(Grant::new(counter.unsigned_abs(), ttl).wanted(wanted).sent_at(sent_at))
+        };
         let turn = match answer {
-            Value::Int(counter) if counter < 1 => return Err(RedisPlace::before_2020()),
-            Value::Int(counter) => held(counter.unsigned_abs(), false, self.claim.ttl),
+            Value::Int(counter) => held(counter, false, self.claim.ttl),
             Value::Array(parts) => match parts.as_slice() {
-                [Value::Int(1), Value::Int(counter)] => held(counter.unsigned_abs(), true, self.claim.ttl),
+                [Value::Int(1), Value::Int(counter)] => held(*counter, true, self.claim.ttl),
                 [Value::Int(0), Value::Int(left), Value::Int(ahead)] => {
                     self.wait(record::ticks(left.unsigned_abs()), ahead.unsigned_abs())
                 }
                 [Value::Int(-1)] => return Err(self.came_too_late()),
+                [Value::Int(-2)] => return Err(RedisPlace::used_up()),
                 _ => return Err(self.unexpected()),
             },
             _ => return Err(self.unexpected()),
@@ -165,16 +196,42 @@ impl RedisPlace {
 
     /// Let the replicas confirm what was granted, if that was asked for. What they do not confirm is given up.
     async fn confirm(&mut self) -> Result<()> {
-        let Some(sync) = self.store.sync() else {
+        let mut desk = self.store.desk(TAKING)?;
+        let Some(sync) = &desk.sync else {
             return Ok(());
         };
-        let confirmed = sync.confirm(TAKING, &self.main, self.id.as_bytes(), self.ttl_ms).await;
+        let mut confirmed = sync.confirm(TAKING, &self.holding()).await;
+        if confirmed.is_err() && desk.is_stuck() {
+            desk = self.store.own_desk(TAKING)?;
+            if let Some(sync) = &desk.sync {
+                confirmed = sync.confirm(TAKING, &self.holding()).await;
+            }
+        }
         if let Err(fault) = confirmed {
             // Whether this succeeds or not, the fault tells that the outcome is not a grant.
             let _ = self.leave().await;
             return Err(fault);
         }
         Ok(())
+    }
+
+    /// Remember that we hold, so that it can be renewed at once when something changes.
+    fn hold(&self, grant: &Grant) {
+        self.store.note(grant.counter);
+        if let Some(seat) = &self.seat {
+            seat.hold(self.holding());
+        }
+    }
+
+    /// Listen for messages about this lock, if we do not yet. Whether we began just now.
+    async fn listen(&self) -> Result<bool> {
+        let desk = self.store.desk(LISTENING)?;
+        match &desk.ears {
+            Some(ears) if !ears.listens_to(self.tag) => {
+                ears.listen_to(LISTENING, self.tag).await.map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// A `leave` of ours was served although its answer was lost. The next ask begins anew.
@@ -193,8 +250,15 @@ impl RedisPlace {
         self.seat = None;
     }
 
-    fn before_2020() -> Fault {
-        let what = "the server's clock is before the year 2020, where fences begin; set it right";
+    fn used_up() -> Fault {
+        let what = "fences are used up: the server's clock is or was after the year 2109, where they end; set it right, \
+            and if that does not help remove the key PREFIX:mark (on a cluster PREFIX:{??}:mark)";
+        Fault::permanent(crate::fault::NAME, TAKING, what)
+    }
+
+    fn too_heavy(&self) -> Fault {
+        let what =
+            format!("a weight of {} can never be let in; it must be from 1 to the capacity", self.claim.load);
         Fault::permanent(crate::fault::NAME, TAKING, what)
     }
 
@@ -209,7 +273,11 @@ impl RedisPlace {
 
 impl Place for RedisPlace {
     async fn turn(&mut self) -> Result<Turn> {
+        if !self.claim.load.can_fit() {
+            return Err(self.too_heavy());
+        }
         if let Some(grant) = self.granted_by_word(self.store.now()) {
+            self.hold(&grant);
             return Ok(Turn::Held(grant));
         }
         if self.left {
@@ -222,15 +290,17 @@ impl Place for RedisPlace {
         if self.seat.is_none() {
             self.seat = Some(self.store.board().sit(self.id));
         }
-        let turn = self.ask().await?;
-        match turn {
-            Turn::Held(_) => self.confirm().await?,
-            // In a cluster the first who waits in a slot subscribes; what was said before was not heard.
-            Turn::Wait { .. } if self.claim.patient && self.store.must_listen(self.tag) => {
-                self.store.listen(self.tag).await?;
-                return self.ask().await;
-            }
-            Turn::Wait { .. } => {}
+        // What a renewal needs is there before there is anything to renew.
+        self.store.own_desk(TAKING)?.renewals.prepare(self.tag).await?;
+        self.store.be_minded();
+        let mut turn = self.ask().await?;
+        // In a cluster the first who waits in a slot subscribes; what was said before was not heard.
+        if matches!(turn, Turn::Wait { .. }) && self.claim.patient && self.listen().await? {
+            turn = self.ask().await?;
+        }
+        if let Turn::Held(grant) = turn {
+            self.confirm().await?;
+            self.hold(&grant);
         }
         Ok(turn)
     }
@@ -243,16 +313,21 @@ impl Place for RedisPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let answer =
-            self.store.renewals().renew(&self.main, self.tag, *self.id.as_bytes(), self.ttl_ms).await?;
-        Ok(answer.map_or(Renewal::Lost, |wanted| Renewal::held(self.claim.ttl, wanted)))
+        if self.seat.as_ref().is_some_and(|it| it.has_lost()) {
+            return Ok(Renewal::Lost);
+        }
+        let desk = self.store.own_desk("renewing the lock")?;
+        Ok(match desk.renewals.renew(&self.holding()).await? {
+            Answer::Lost => Renewal::Lost,
+            Answer::Held { wanted, sent_at } => Renewal::held(self.claim.ttl, wanted).sent_at(sent_at),
+        })
     }
 
     async fn leave(&mut self) -> Result<()> {
         if self.asks == 0 || self.left {
             return Ok(());
         }
-        self.store.leave(LEAVING, &self.main, self.id.as_bytes(), self.doubt).await?;
+        self.store.leave(&self.errand(LEAVING), &self.main, self.id.as_bytes(), self.doubt).await?;
         self.forget();
         Ok(())
     }

@@ -27,15 +27,18 @@ pub(crate) fn ticks(count: u64) -> Duration {
     Duration::from_micros(count.saturating_mul(TICK_MICROS))
 }
 
-/// Where the number of the ask stands in what [`claim`] makes.
+/// Where the name of the desk stands in what [`claim`] makes.
+const PROCESS: std::ops::Range<usize> = 16..32;
+
+/// Where the number of the ask stands there.
 const ASK: std::ops::Range<usize> = 48..56;
 
 /// The record of a claim from its byte 19 on: id, process, weight, capacity, ttl, ask, name and label.
-pub(crate) fn claim(claim: &Claim, process: &str, ttl_ms: u64) -> Vec<u8> {
+pub(crate) fn claim(claim: &Claim, ttl_ms: u64) -> Vec<u8> {
     let (name, label) = (claim.key.as_str(), &claim.label);
     let mut record = Vec::with_capacity(80 + name.len() + label.host.len());
     record.extend(claim.id.as_bytes());
-    record.extend(process.as_bytes());
+    record.extend([b'0'; PROCESS.end - PROCESS.start]);
     record.extend(claim.load.weight.to_be_bytes());
     record.extend(claim.load.capacity.to_be_bytes());
     record.extend(double(ttl_ms));
@@ -50,6 +53,11 @@ pub(crate) fn claim(claim: &Claim, process: &str, ttl_ms: u64) -> Vec<u8> {
 
 pub(crate) fn set_id(record: &mut [u8], id: &[u8; 16]) {
     record[..16].copy_from_slice(id);
+}
+
+/// Where messages about the claim go.
+pub(crate) fn set_process(record: &mut [u8], process: &str) {
+    record[PROCESS].copy_from_slice(process.as_bytes());
 }
 
 pub(crate) fn set_ask(record: &mut [u8], ask: u64) {

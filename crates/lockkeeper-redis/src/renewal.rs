@@ -5,51 +5,69 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Fault;
 use redis::Value;
 use tokio::sync::oneshot;
 
 use crate::batch::{Batch, pieces};
-use crate::connection::Link;
+use crate::connection::Asked;
 use crate::place::digits;
+use crate::road::Road;
 use crate::script::{Call, Scripts};
+use crate::wake::Holding;
 
 const RENEWING: &str = "renewing the lock";
 
 /// Locks per script. A script holds up everybody else on the server: this many take about half a millisecond.
 const BATCH: usize = 256;
 
-/// `None` lost; otherwise whether somebody waits.
-type Answer = Result<Option<bool>, Fault>;
+/// Whether it is held, whether somebody waits, and when the question left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Lost,
+    Held { wanted: bool, sent_at: Moment },
+}
 
 #[derive(Debug)]
 struct Ask {
-    main: String,
+    main: Arc<str>,
     tag: u8,
     id: [u8; 16],
     ttl_ms: u64,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Result<Answer, Fault>>,
 }
 
 /// Collects renewals and sends them together.
 #[derive(Debug)]
 pub(crate) struct Renewals {
-    link: Link,
+    road: Road,
     scripts: Arc<Scripts>,
     by_tag: bool,
     due: Batch<Ask>,
 }
 
 impl Renewals {
-    pub(crate) fn new(link: Link, scripts: Arc<Scripts>, by_tag: bool) -> Self {
-        Renewals { link, scripts, by_tag, due: Batch::default() }
+    pub(crate) fn new(road: Road, scripts: Arc<Scripts>, by_tag: bool) -> Self {
+        Renewals { road, scripts, by_tag, due: Batch::default() }
     }
 
-    pub(crate) async fn renew(&self, main: &str, tag: u8, id: [u8; 16], ttl_ms: u64) -> Answer {
+    pub(crate) fn is_open(&self) -> bool {
+        self.road.is_open()
+    }
+
+    /// Open what a renewal of this tag will need.
+    pub(crate) async fn prepare(&self, tag: u8) -> Result<(), Fault> {
+        self.road.open("opening the connection for renewals", tag).await.map(drop)
+    }
+
+    pub(crate) async fn renew(&self, holding: &Holding) -> Result<Answer, Fault> {
         let (answer, told) = oneshot::channel();
-        let ask = Ask { main: main.to_owned(), tag, id, ttl_ms, answer };
+        let Holding { main, tag, id, ttl_ms } = holding;
+        let ask = Ask { main: main.clone(), tag: *tag, id: *id.as_bytes(), ttl_ms: *ttl_ms, answer };
         if let Some(gatherer) = self.due.add(ask) {
             self.send(gatherer.gather().await).await;
         }
@@ -68,7 +86,7 @@ impl Renewals {
     }
 
     async fn send_batch(&self, asks: Vec<Ask>) {
-        let answer = self.call(&asks).await;
+        let Asked { answer, sent_at, .. } = self.call(&asks).await;
         let digits = match &answer {
             Ok(Value::BulkString(digits)) if digits.len() == asks.len() => Ok(digits.as_slice()),
             Ok(_) => Err(Fault::transient(
@@ -80,7 +98,8 @@ impl Renewals {
         };
         for (at, ask) in asks.into_iter().enumerate() {
             let answer = match &digits {
-                Ok(digits) => Ok((digits[at] != b'0').then_some(digits[at] == b'2')),
+                Ok(digits) if digits[at] == b'0' => Ok(Answer::Lost),
+                Ok(digits) => Ok(Answer::Held { wanted: digits[at] == b'2', sent_at }),
                 Err(fault) => Err(fault.clone()),
             };
             // Nobody listens if the locker was torn down meanwhile.
@@ -88,8 +107,8 @@ impl Renewals {
         }
     }
 
-    async fn call(&self, asks: &[Ask]) -> Result<Value, Fault> {
-        let keys: Vec<&str> = asks.iter().map(|it| it.main.as_str()).collect();
+    async fn call(&self, asks: &[Ask]) -> Asked<Value> {
+        let keys: Vec<&str> = asks.iter().map(|it| &*it.main).collect();
         let mut buffers = vec![[0; 20]; asks.len()];
         let mut args: Vec<&[u8]> = Vec::with_capacity(asks.len() * 2);
         for (ask, buffer) in asks.iter().zip(&mut buffers) {
@@ -97,6 +116,9 @@ impl Renewals {
             args.push(digits(ask.ttl_ms, buffer));
         }
         let call = Call { keys: &keys, args: &args };
-        self.link.call(RENEWING, &self.scripts.renew, &call).await
+        // Renewed after a third, a lock has two thirds left: time to notice silence, and to ask once more elsewhere.
+        let shortest = asks.iter().map(|it| it.ttl_ms).min().unwrap_or(0);
+        let (tag, patience) = (asks.first().map_or(0, |it| it.tag), Duration::from_millis(shortest) / 6);
+        self.road.call(RENEWING, tag, &self.scripts.renew, &call, patience).await
     }
 }

@@ -13,8 +13,8 @@ pub(crate) struct Script {
 
 impl Script {
     /// `cluster` says to wake by sharded channels, which live in the lock's own slot.
-    fn new(text: &str, cluster: bool) -> Self {
-        let mut text = text.replace("--@room", ROOM);
+    fn new(header: &str, text: &str, cluster: bool) -> Self {
+        let mut text = format!("{header}{}", text.replace("--@room", ROOM));
         if cluster {
             text = text
                 .replace("'PUBLISH'", "'SPUBLISH'")
@@ -61,10 +61,19 @@ impl Call<'_> {
     }
 }
 
+/// May run when the server has no memory left: what it does frees some, or keeps what is promised already.
+const WHEN_FULL: &str = "#!lua flags=allow-oom\n";
+
+/// Runs only while there is memory to be had.
+const NOT_WHEN_FULL: &str = "";
+
 /// All scripts of a backend.
 #[derive(Debug)]
 pub(crate) struct Scripts {
+    /// For a claim that has no place yet.
     pub(crate) turn: Script,
+    /// For one that stands in line.
+    pub(crate) turn_again: Script,
     pub(crate) turns: Script,
     pub(crate) leave: Script,
     pub(crate) leaves: Script,
@@ -76,15 +85,18 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new(cluster: bool) -> Self {
+        let turn = include_str!("scripts/turn.lua");
+        let script = |header, text| Script::new(header, text, cluster);
         Scripts {
-            turn: Script::new(include_str!("scripts/turn.lua"), cluster),
-            turns: Script::new(include_str!("scripts/turns.lua"), cluster),
-            leave: Script::new(include_str!("scripts/leave.lua"), cluster),
-            leaves: Script::new(include_str!("scripts/leaves.lua"), cluster),
-            renew: Script::new(include_str!("scripts/renew.lua"), cluster),
-            raise: Script::new(include_str!("scripts/raise.lua"), cluster),
-            break_lock: Script::new(include_str!("scripts/break.lua"), cluster),
-            show: Script::new(include_str!("scripts/show.lua"), cluster),
+            turn: script(NOT_WHEN_FULL, turn),
+            turn_again: script(WHEN_FULL, turn),
+            turns: script(NOT_WHEN_FULL, include_str!("scripts/turns.lua")),
+            leave: script(WHEN_FULL, include_str!("scripts/leave.lua")),
+            leaves: script(WHEN_FULL, include_str!("scripts/leaves.lua")),
+            renew: script(WHEN_FULL, include_str!("scripts/renew.lua")),
+            raise: script(WHEN_FULL, include_str!("scripts/raise.lua")),
+            break_lock: script(WHEN_FULL, include_str!("scripts/break.lua")),
+            show: script(NOT_WHEN_FULL, include_str!("scripts/show.lua")),
         }
     }
 }

@@ -1,157 +1,225 @@
-//! What all places of one backend share: the connections, the scripts, the board of those who wait.
+//! What all places of one backend share: the desks, the scripts, the board of those who wait, and who minds them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkeeper_core::backend::Fault;
-use lockkeeper_core::{ClaimId, Error, Key, Moment};
+use lockkeeper_core::{Error, Key, Moment, kit};
 use redis::Value;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
-use crate::bulk::Bulk;
-use crate::connection::{Ears, Link};
-use crate::dial::{Dialer, SharedDialer};
+use crate::bulk::Way;
+use crate::connection::{Asked, locked};
+use crate::desk::{Desk, Office};
+use crate::dial::Dialer;
 use crate::options::{Deployment, Host, Options, Replicas};
-use crate::renewal::Renewals;
-use crate::script::{Call, Scripts};
-use crate::sync::Sync;
+use crate::renewal::Answer;
+use crate::script::{Call, Script, Scripts};
 use crate::wake::Board;
-use crate::{doctor, fault, naming};
-
-/// A tenth of a second, in ticks.
-const CLOCK_STEP_TICKS: u64 = 10_000;
+use crate::{doctor, fault, naming, sentinel};
 
 /// How long a `turn` that comes after its own `leave` is refused. Packets and stopped servers are not that late.
 const REFUSED_FOR_MS: &[u8] = b"60000";
 
+/// What is held is renewed after an alarm until it is answered, so often and with such pauses.
+const RENEW_TRIES: u32 = 40;
+const RENEW_PAUSE: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(crate) struct Store {
-    dialer: SharedDialer,
-    scripts: Arc<Scripts>,
-    board: Arc<Board>,
-    commands: Link,
-    /// Not on a cluster, where calls for different slots cannot share a script.
-    bulk: Option<Bulk>,
-    /// The largest counter seen, of any lock: counters are times, so a much smaller one means a clock set back.
+    office: Office,
+    desks: Mutex<Vec<Arc<Desk>>>,
+    /// The mark of all locks; none on a cluster, where each tag has its own.
+    mark: Option<String>,
+    /// The largest counter seen, of any lock: what is given later must be larger.
     largest: AtomicU64,
-    ears: Option<Ears>,
-    renewals: Renewals,
-    sync: Option<Sync>,
+    /// Whether a task minds alarms and sentinels, and how to end it.
+    minded: Arc<AtomicBool>,
+    minder: Mutex<Option<AbortHandle>>,
+    this: Weak<Store>,
+}
+
+/// Which call of a place.
+pub(crate) struct Errand<'a> {
+    pub(crate) doing: &'static str,
+    pub(crate) tag: u8,
+    pub(crate) mark: &'a str,
 }
 
 impl Store {
-    pub(crate) fn new(options: Options) -> Result<Self, Error> {
-        let process = ClaimId::random()?.to_hex()[..16].to_owned();
+    pub(crate) fn new(options: Options) -> Result<Arc<Self>, Error> {
         let dialer = Arc::new(Dialer::new(options)?);
         let options = &dialer.options;
         let cluster = options.deployment == Deployment::Cluster;
-        let (scripts, board) = (Arc::new(Scripts::new(cluster)), Arc::new(Board::new(process)));
-        let home = Handle::try_current().ok();
-        let link = |board, timeout, home| Link::new(dialer.clone(), board, timeout, home);
-        let commands = link((!cluster).then(|| board.clone()), options.timeout, home.clone());
-        let bulk = (!cluster).then(|| Bulk::new(scripts.clone()));
-        let ears = cluster.then(|| Ears::new(dialer.clone(), board.clone(), home.clone()));
-        let renewals = Renewals::new(link(None, options.timeout, None), scripts.clone(), cluster);
-        let sync = (options.replicas != Replicas::None).then(|| {
-            let timeout = options.timeout + options.replicas_timeout;
-            Sync::new(link(None, timeout, home), dialer.clone(), scripts.clone())
-        });
-        let largest = AtomicU64::new(0);
-        Ok(Store { dialer, scripts, board, commands, bulk, largest, ears, renewals, sync })
+        let mark = (!cluster).then(|| naming::mark_key(&options.prefix, None));
+        let (board, alarm): (Arc<Board>, Arc<Notify>) = Default::default();
+        let office = Office { dialer, scripts: Arc::new(Scripts::new(cluster)), board, alarm };
+        Ok(Arc::new_cyclic(|this| Store {
+            office,
+            desks: Mutex::default(),
+            mark,
+            largest: AtomicU64::new(0),
+            minded: Arc::default(),
+            minder: Mutex::default(),
+            this: this.clone(),
+        }))
     }
 
     pub(crate) fn options(&self) -> &Options {
-        &self.dialer.options
+        &self.office.dialer.options
     }
 
     pub(crate) fn scripts(&self) -> &Scripts {
-        &self.scripts
-    }
-
-    pub(crate) fn commands(&self) -> &Link {
-        &self.commands
-    }
-
-    pub(crate) fn renewals(&self) -> &Renewals {
-        &self.renewals
-    }
-
-    pub(crate) fn sync(&self) -> Option<&Sync> {
-        self.sync.as_ref()
+        &self.office.scripts
     }
 
     pub(crate) fn board(&self) -> &Board {
-        &self.board
-    }
-
-    pub(crate) fn process(&self) -> &str {
-        &self.board.process
+        &self.office.board
     }
 
     pub(crate) fn now(&self) -> Moment {
-        self.dialer.clock.now()
+        self.office.dialer.clock.now()
     }
 
     pub(crate) fn main_key(&self, key: &Key) -> (String, u8) {
         naming::main_key(&self.options().prefix, key)
     }
 
+    /// Where the largest counter of locks of this tag is kept.
+    pub(crate) fn mark_key(&self, tag: u8) -> String {
+        self.mark.clone().unwrap_or_else(|| naming::mark_key(&self.options().prefix, Some(tag)))
+    }
+
+    /// The desk of whoever calls: on the caller's own runtime if it has one that runs, otherwise on the present one.
+    pub(crate) fn desk(&self, doing: &'static str) -> Result<Arc<Desk>, Fault> {
+        if let Some(caller) = kit::caller_runtime() {
+            let desk = self.desk_on(doing, caller)?;
+            if !desk.is_stuck() {
+                return Ok(desk);
+            }
+        }
+        self.own_desk(doing)
+    }
+
+    /// The desk on the runtime that polls us, which runs.
+    pub(crate) fn own_desk(&self, doing: &'static str) -> Result<Arc<Desk>, Fault> {
+        let home = Handle::try_current().map_err(|_| {
+            let what =
+                "there is no tokio runtime here; call it from one, or through a `Locker`, which has its own";
+            Fault::permanent(fault::NAME, doing, what)
+        })?;
+        self.desk_on(doing, home)
+    }
+
+    fn desk_on(&self, doing: &'static str, home: Handle) -> Result<Arc<Desk>, Fault> {
+        let mut desks = locked(&self.desks);
+        if let Some(desk) = desks.iter().find(|it| it.home.id() == home.id()) {
+            return Ok(desk.clone());
+        }
+        // Runtimes come and go; what they leave behind is closed.
+        desks.retain(|it| 1 < Arc::strong_count(it) || it.is_open());
+        let desk = Desk::new(&self.office, home).map_err(|it| {
+            Fault::transient(fault::NAME, doing, "no random name could be drawn").with_source(it)
+        })?;
+        let desk = Arc::new(desk);
+        desks.push(desk.clone());
+        Ok(desk)
+    }
+
+    /// Call a script for a lock of this tag from the caller's desk; where that does not run, from our own.
+    pub(crate) async fn call(
+        &self,
+        desk: &Desk,
+        errand: &Errand<'_>,
+        script: &Script,
+        call: &Call<'_>,
+    ) -> Asked<Value> {
+        let patience = self.options().timeout;
+        let asked = desk.commands.call(errand.doing, errand.tag, script, call, patience).await;
+        if asked.answer.is_ok() || !desk.is_stuck() {
+            return asked;
+        }
+        let Ok(own) = self.own_desk(errand.doing) else { return asked };
+        let again = own.commands.call(errand.doing, errand.tag, script, call, patience).await;
+        Asked { in_doubt: asked.in_doubt || again.in_doubt, ..again }
+    }
+
     /// Take a place by `turn`. A `newcomer` may find others to share a script with.
     pub(crate) async fn turn(
         &self,
-        doing: &'static str,
+        desk: &Desk,
+        errand: &Errand<'_>,
         newcomer: bool,
         call: &Call<'_>,
-    ) -> Result<Value, Fault> {
-        let Some(bulk) = &self.bulk else {
-            return self.commands.call(doing, &self.scripts.turn, call).await;
+    ) -> Asked<Value> {
+        let script = if newcomer { &self.scripts().turn } else { &self.scripts().turn_again };
+        let Some(bulk) = &desk.bulk else {
+            return self.call(desk, errand, script, call).await;
         };
+        let mut in_doubt = false;
         if newcomer
             && bulk.is_crowded()
-            && let ([main], [record, ttl, ..]) = (call.keys, call.args)
-            && let Some(counter) = bulk.take(&self.commands, doing, main, record, ttl).await?
+            && let ([main, ..], [record, ttl, ..]) = (call.keys, call.args)
         {
-            return Ok(Value::Int(counter));
+            let asked = bulk.take(&self.way(desk, errand), main, record, ttl).await;
+            let Asked { sent_at, .. } = asked;
+            in_doubt = asked.in_doubt;
+            match asked.answer {
+                Ok(None) => {}
+                Ok(Some(counter)) => return Asked { answer: Ok(Value::Int(counter)), in_doubt, sent_at },
+                Err(fault) => return Asked { answer: Err(fault), in_doubt, sent_at },
+            }
         }
         let _under_way = bulk.begin();
-        self.commands.call(doing, &self.scripts.turn, call).await
+        let asked = self.call(desk, errand, script, call).await;
+        Asked { in_doubt: in_doubt || asked.in_doubt, ..asked }
     }
 
     /// Give up by `leave`. In `doubt`, because a `turn` of the claim may still be on its way, that one is refused.
     pub(crate) async fn leave(
         &self,
-        doing: &'static str,
+        errand: &Errand<'_>,
         main: &str,
         id: &[u8; 16],
         doubt: bool,
     ) -> Result<(), Fault> {
-        if doubt {
-            let call = Call { keys: &[main], args: &[id, REFUSED_FOR_MS] };
-            return self.commands.call(doing, &self.scripts.leave, &call).await.map(drop);
-        }
-        let call = Call { keys: &[main], args: &[id] };
-        let Some(bulk) = &self.bulk else {
-            return self.commands.call(doing, &self.scripts.leave, &call).await.map(drop);
+        let script = &self.scripts().leave;
+        let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
+        let call = Call { keys: &[main, errand.mark], args: if doubt { &args } else { &args[..1] } };
+        let desk = self.desk(errand.doing)?;
+        let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
+            return self.call(&desk, errand, script, &call).await.answer.map(drop);
         };
-        if bulk.is_crowded() && bulk.leave(&self.commands, doing, main, *id).await? {
+        if bulk.is_crowded() && bulk.leave(&self.way(&desk, errand), main, *id).await.answer? {
             return Ok(());
         }
         let _under_way = bulk.begin();
-        self.commands.call(doing, &self.scripts.leave, &call).await.map(drop)
+        self.call(&desk, errand, script, &call).await.answer.map(drop)
     }
 
-    /// The counter that a grant must outdo, if the server's clock was set back since an earlier grant.
-    ///
-    /// Answers that overtake each other differ by less than a clock that is worth setting.
-    pub(crate) fn must_outdo(&self, counter: u64) -> Option<u64> {
-        let largest = self.largest.fetch_max(counter, Ordering::AcqRel);
-        (counter.saturating_add(CLOCK_STEP_TICKS) < largest).then_some(largest)
+    fn way<'a>(&self, desk: &'a Desk, errand: &Errand<'a>) -> Way<'a> {
+        let Errand { doing, mark, .. } = *errand;
+        let patience = self.options().timeout;
+        Way { road: &desk.commands, doing, mark, floor: self.largest(), patience }
+    }
+
+    /// The largest counter that this process has seen.
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest.load(Ordering::Acquire)
+    }
+
+    /// This counter was given.
+    pub(crate) fn note(&self, counter: u64) {
+        self.largest.fetch_max(counter, Ordering::AcqRel);
     }
 
     /// Whether a grant may be taken from a message alone.
     pub(crate) fn trusts_words(&self) -> bool {
-        self.sync.is_none() && self.options().restart_guard.is_none()
+        self.options().replicas == Replicas::None && self.options().restart_guard.is_none()
     }
 
     /// How long the restart guard still forbids to take anything.
@@ -159,7 +227,7 @@ impl Store {
         if self.options().restart_guard.is_none() {
             return Ok(None);
         }
-        let live = self.commands.open(doing).await?;
+        let live = self.desk(doing)?.commands.open(doing, 0).await?;
         let left = live.grants_from() - self.now();
         Ok((!left.is_zero()).then_some(left))
     }
@@ -167,22 +235,82 @@ impl Store {
     /// What the clock of another server of this deployment says.
     pub(crate) async fn time_of(&self, host: &Host) -> Result<Duration, Fault> {
         let asking = "asking a replica for its time";
-        let opened = self.dialer.server(host, self.options().timeout, None).await;
-        let (mut connection, _) = opened.map_err(|it| fault::of(asking, it))?;
+        let opened = self.office.dialer.server(host, Some(self.options().timeout), None).await;
+        let mut connection = opened.map_err(|it| fault::of(asking, it))?;
         let answer = redis::cmd("TIME").query_async(&mut connection).await;
         let answer = answer.map_err(|it| fault::of(asking, it))?;
         doctor::as_time(answer).ok_or_else(|| Fault::transient(fault::NAME, asking, "it tells no time"))
     }
 
-    /// Whether messages about locks of this tag do not reach us yet.
-    pub(crate) fn must_listen(&self, tag: u8) -> bool {
-        self.ears.as_ref().is_some_and(|it| !it.listens_to(tag))
+    /// See to it that somebody minds alarms and sentinels, on the present runtime.
+    pub(crate) fn be_minded(&self) {
+        if self.minded.load(Ordering::Acquire) || self.minded.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (minding, this) = (Minding(self.minded.clone()), self.this.clone());
+        let (office, deployment) = (self.office.clone(), self.options().deployment.clone());
+        let task = tokio::spawn(async move {
+            let _minding = minding;
+            let alarms = answer_alarms(this, office.alarm.clone());
+            match deployment {
+                Deployment::Sentinel { service } => {
+                    let switched = || {
+                        office.dialer.switch();
+                        office.board.call_all();
+                        office.alarm.notify_one();
+                    };
+                    tokio::join!(alarms, sentinel::watch(office.dialer.clone(), service, switched));
+                }
+                Deployment::Single | Deployment::Cluster => alarms.await,
+            }
+        });
+        *locked(&self.minder) = Some(task.abort_handle());
     }
 
-    pub(crate) async fn listen(&self, tag: u8) -> Result<(), Fault> {
-        match &self.ears {
-            Some(ears) => ears.listen_to(tag).await,
-            None => Ok(()),
+    /// Renew all that is held, at once. Whoever has lost it is told.
+    async fn renew_all(&self) {
+        for _ in 0..RENEW_TRIES {
+            let (held, Ok(desk)) = (self.board().held(), self.own_desk("renewing the lock")) else { return };
+            if held.is_empty() {
+                return;
+            }
+            let answers = join_all(held.iter().map(|it| desk.renewals.renew(&it.0))).await;
+            for ((_, seat), answer) in held.iter().zip(&answers) {
+                if let Ok(Answer::Lost) = answer {
+                    seat.lose();
+                }
+            }
+            if answers.iter().all(|it| it.is_ok() || it.as_ref().is_err_and(|it| !it.is_transient())) {
+                return;
+            }
+            self.office.dialer.clock.sleep(RENEW_PAUSE).await;
         }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(minder) = locked(&self.minder).take() {
+            minder.abort();
+        }
+    }
+}
+
+/// A task minds the store. If it goes away with its runtime, the next caller begins another.
+struct Minding(Arc<AtomicBool>);
+
+impl Drop for Minding {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// After a switch, a reconnection or a move nobody knows whether what is held is still known. Ask, not at its turn
+/// but at once: another server may have other clocks, and may have missed the last renewals.
+async fn answer_alarms(store: Weak<Store>, alarm: Arc<Notify>) {
+    loop {
+        alarm.notified().await;
+        let Some(store) = store.upgrade() else { return };
+        store.renew_all().await;
     }
 }

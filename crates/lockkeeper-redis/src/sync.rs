@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockkeeper_core::backend::Fault;
-use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 
-use crate::connection::{Link, Live};
-use crate::dial::{SharedDialer, Wire, field};
+use crate::connection::Live;
+use crate::dial::{SharedDialer, field};
 use crate::fault;
 use crate::options::Replicas;
 use crate::place::digits;
+use crate::road::Road;
 use crate::script::{Call, Scripts};
+use crate::wake::Holding;
 
 /// Confirms grants on a connection of its own, because WAIT blocks it.
 #[derive(Debug)]
 pub(crate) struct Sync {
-    link: Link,
+    road: Road,
     dialer: SharedDialer,
     scripts: Arc<Scripts>,
     /// The most replicas ever seen, for `majority`: one that is down still counts as a server.
@@ -28,20 +29,22 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    pub(crate) fn new(link: Link, dialer: SharedDialer, scripts: Arc<Scripts>) -> Self {
-        Sync { link, dialer, scripts, most_seen: AtomicU32::new(0) }
+    pub(crate) fn new(road: Road, dialer: SharedDialer, scripts: Arc<Scripts>) -> Self {
+        Sync { road, dialer, scripts, most_seen: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.road.is_stuck()
     }
 
     /// Fails if too few replicas confirm in time, or the grant is not there any more.
-    pub(crate) async fn confirm(
-        &self,
-        doing: &'static str,
-        main: &str,
-        id: &[u8; 16],
-        ttl_ms: u64,
-    ) -> Result<(), Fault> {
-        let mut live = self.link.open(doing).await?;
-        let outcome = self.ask(&mut live, main, id, ttl_ms).await;
+    pub(crate) async fn confirm(&self, doing: &'static str, holding: &Holding) -> Result<(), Fault> {
+        let mut live = self.road.open(doing, holding.tag).await?;
+        let mut outcome = self.ask(&mut live, holding).await;
+        if outcome.as_ref().is_err_and(|it| self.road.follow(holding.tag, it)) {
+            live = self.road.open(doing, holding.tag).await?;
+            outcome = self.ask(&mut live, holding).await;
+        }
         let (held, confirmed, needed) = outcome.map_err(|it| live.fault(doing, it))?;
         if held && needed <= confirmed {
             return Ok(());
@@ -54,22 +57,18 @@ impl Sync {
         Err(Fault::transient(fault::NAME, doing, what))
     }
 
-    async fn ask(
-        &self,
-        live: &mut Live,
-        main: &str,
-        id: &[u8; 16],
-        ttl_ms: u64,
-    ) -> RedisResult<(bool, u32, u32)> {
-        let needed = self.needed(live, main).await?;
+    async fn ask(&self, live: &mut Live, holding: &Holding) -> RedisResult<(bool, u32, u32)> {
+        let needed = self.needed(live).await?;
         let mut buffer = [0; 20];
-        let call = Call { keys: &[main], args: &[id, digits(ttl_ms, &mut buffer)] };
+        let args: [&[u8]; 2] = [holding.id.as_bytes(), digits(holding.ttl_ms, &mut buffer)];
+        let call = Call { keys: &[&holding.main], args: &args };
+        let patience = self.dialer.options.timeout + self.dialer.options.replicas_timeout;
         let mut wait = Cmd::new();
         let millis = u64::try_from(self.dialer.options.replicas_timeout.as_millis()).unwrap_or(u64::MAX);
         wait.arg("WAIT").arg(needed).arg(millis.max(1));
-        let mut answers = run(live, main, &[self.scripts.renew.by_hash(&call), wait.clone()]).await;
+        let mut answers = live.send_all(&[self.scripts.renew.by_hash(&call), wait.clone()], patience).await;
         if answers.as_ref().is_err_and(is_noscript) {
-            answers = run(live, main, &[self.scripts.renew.by_text(&call), wait]).await;
+            answers = live.send_all(&[self.scripts.renew.by_text(&call), wait], patience).await;
         }
         match answers?.as_slice() {
             [Value::BulkString(digit), Value::Int(confirmed)] => {
@@ -80,7 +79,7 @@ impl Sync {
         }
     }
 
-    async fn needed(&self, live: &mut Live, main: &str) -> RedisResult<u32> {
+    async fn needed(&self, live: &mut Live) -> RedisResult<u32> {
         match self.dialer.options.replicas {
             Replicas::None => return Ok(0),
             Replicas::Count(count) => return Ok(count),
@@ -88,8 +87,7 @@ impl Sync {
         }
         let mut info = Cmd::new();
         info.arg("INFO").arg("replication");
-        let answers = run(live, main, &[info]).await?;
-        let text: String = answers.into_iter().next().map_or(Ok(String::new()), redis::from_redis_value)?;
+        let text: String = redis::from_redis_value(live.send(&info, self.dialer.options.timeout).await?)?;
         let seen = field(&text, "connected_slaves").and_then(|it| it.parse().ok());
         let seen = seen.unwrap_or(0);
         let most = self.most_seen.fetch_max(seen, Ordering::AcqRel).max(seen);
@@ -100,22 +98,4 @@ impl Sync {
 
 fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
-}
-
-/// Send commands one after the other to the server that keeps this lock.
-async fn run(live: &mut Live, main: &str, commands: &[Cmd]) -> RedisResult<Vec<Value>> {
-    let mut pipeline = Pipeline::with_capacity(commands.len());
-    for command in commands {
-        pipeline.add_command(command.clone());
-    }
-    match live.wire() {
-        Wire::Server(it) => pipeline.query_async(it).await,
-        Wire::Cluster(it) => {
-            let route = Route::with_key(main, SlotAddr::Master);
-            let values = it
-                .route_pipeline(pipeline, 0, commands.len(), SingleNodeRoutingInfo::SpecificNode(route))
-                .await?;
-            values.into_iter().map(Value::extract_error).collect()
-        }
-    }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -31,6 +32,19 @@ struct Heard {
     called: bool,
     word: Option<Word>,
     waker: Option<Waker>,
+    /// What its claim holds, as far as we know.
+    holds: Option<Holding>,
+    /// It was found that the claim does not hold any more what it held.
+    lost: bool,
+}
+
+/// What a claim holds: all that is needed to renew it.
+#[derive(Clone, Debug)]
+pub(crate) struct Holding {
+    pub(crate) main: Arc<str>,
+    pub(crate) tag: u8,
+    pub(crate) id: ClaimId,
+    pub(crate) ttl_ms: u64,
 }
 
 impl Seat {
@@ -45,6 +59,29 @@ impl Seat {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// The claim holds this from now on.
+    pub(crate) fn hold(&self, holding: Holding) {
+        let mut heard = locked(&self.0);
+        (heard.holds, heard.lost) = (Some(holding), false);
+    }
+
+    /// The claim holds this no more, and asking will tell so.
+    pub(crate) fn lose(&self) {
+        {
+            let mut heard = locked(&self.0);
+            (heard.holds, heard.lost) = (None, true);
+        }
+        self.call(None);
+    }
+
+    pub(crate) fn has_lost(&self) -> bool {
+        locked(&self.0).lost
+    }
+
+    fn holding(&self) -> Option<Holding> {
+        locked(&self.0).holds.clone()
     }
 
     /// The last grant that came by message, once.
@@ -64,9 +101,8 @@ impl Seat {
 }
 
 /// All claims of this backend that may hear something.
+#[derive(Default)]
 pub(crate) struct Board {
-    /// Our name in wake channels: 16 characters.
-    pub(crate) process: String,
     seats: Mutex<HashMap<ClaimId, Arc<Seat>, foldhash::fast::RandomState>>,
 }
 
@@ -77,10 +113,6 @@ impl fmt::Debug for Board {
 }
 
 impl Board {
-    pub(crate) fn new(process: String) -> Self {
-        Board { process, seats: Mutex::default() }
-    }
-
     pub(crate) fn sit(&self, id: ClaimId) -> Arc<Seat> {
         locked(&self.seats).entry(id).or_default().clone()
     }
@@ -99,6 +131,12 @@ impl Board {
         for seat in seats {
             seat.call(None);
         }
+    }
+
+    /// Everything that is held, as far as we know.
+    pub(crate) fn held(&self) -> Vec<(Holding, Arc<Seat>)> {
+        let seats = locked(&self.seats);
+        seats.values().filter_map(|it| Some((it.holding()?, it.clone()))).collect()
     }
 
     fn deliver(&self, message: &[u8]) {
@@ -129,16 +167,36 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the driver of a subscribed connection speaks into.
+/// Who hears what comes on a connection.
+#[derive(Clone)]
+pub(crate) struct Ear {
+    /// Where messages go.
+    pub(crate) board: Option<Arc<Board>>,
+    /// What to subscribe to when the connection is opened.
+    pub(crate) channel: Option<String>,
+    /// Called when messages stop coming.
+    pub(crate) deaf: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Ear {
+    /// The ear of one connection, which is told when it is broken.
+    pub(crate) fn tap(self, broken: Arc<AtomicBool>) -> Tap {
+        Tap { ear: self, broken }
+    }
+}
+
+/// What the driver of a connection speaks into.
 pub(crate) struct Tap {
-    board: Arc<Board>,
-    /// Called when messages stop coming on this connection.
-    deaf: Box<dyn Fn() + Send + Sync>,
+    ear: Ear,
+    broken: Arc<AtomicBool>,
 }
 
 impl Tap {
-    pub(crate) fn new(board: Arc<Board>, deaf: impl Fn() + Send + Sync + 'static) -> Self {
-        Tap { board, deaf: Box::new(deaf) }
+    fn go_deaf(&self) {
+        // Once: a connection that ends is first told to end and then dropped.
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            (self.ear.deaf)();
+        }
     }
 }
 
@@ -146,14 +204,11 @@ impl AsyncPushSender for Tap {
     fn send(&self, info: PushInfo) -> Result<(), SendError> {
         match info.kind {
             PushKind::Message | PushKind::SMessage => {
-                if let Some(Value::BulkString(message)) = info.data.get(1) {
-                    self.board.deliver(message);
+                if let (Some(board), Some(Value::BulkString(message))) = (&self.ear.board, info.data.get(1)) {
+                    board.deliver(message);
                 }
             }
-            PushKind::Disconnection | PushKind::SUnsubscribe => {
-                (self.deaf)();
-                self.board.call_all();
-            }
+            PushKind::Disconnection | PushKind::SUnsubscribe => self.go_deaf(),
             _ => {}
         }
         Ok(())
@@ -163,7 +218,6 @@ impl AsyncPushSender for Tap {
 /// The driver went away with its runtime: whoever waits must not rely on it.
 impl Drop for Tap {
     fn drop(&mut self) {
-        (self.deaf)();
-        self.board.call_all();
+        self.go_deaf();
     }
 }

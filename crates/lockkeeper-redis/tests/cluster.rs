@@ -7,10 +7,11 @@ mod common;
 use std::time::Duration;
 
 use common::{claim, claim_of, held, until_held, waits, within};
-use lockkeeper_core::backend::{Backend, Place, Renewal};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Clock, Key};
+use lockkeeper_core::{Clock, Key, Locker};
 use lockkeeper_redis::Redis;
+use lockkeeper_testkit::proxy::Proxy;
 use lockkeeper_testkit::servers::{self, RedisCluster};
 
 async fn deployment() -> (RedisCluster, Redis) {
@@ -29,7 +30,7 @@ async fn only_key(servers: &RedisCluster) -> String {
     for node in &servers.nodes()[..3] {
         let keys = node.command(&["KEYS", "lk:{??}:*"]).await.unwrap();
         let mut keys = keys.items().iter().map(servers::Value::text);
-        let main = keys.find(|it| it.matches(':').count() == 2);
+        let main = keys.find(|it| it.matches(':').count() == 2 && !it.ends_with(":mark"));
         if let Some(key) = main {
             return key;
         }
@@ -99,6 +100,10 @@ async fn the_death_of_a_shards_primary_is_survived() {
     .await;
     let second = until_held(&mut two).await;
     assert!(first.counter < second.counter);
+    // And new locks are taken where the dead one kept its slots.
+    for number in 0..20 {
+        until_held(&mut redis.enter(claim(&format!("new-{number}")))).await;
+    }
 }
 
 #[tokio::test]
@@ -177,4 +182,163 @@ async fn move_slot(servers: &RedisCluster, key: &str) {
     for node in [to, from] {
         node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap();
     }
+}
+
+/// A proxy before each primary, under whose address the cluster knows it.
+async fn behind_proxies(servers: &RedisCluster) -> Vec<Proxy> {
+    let mut proxies = Vec::new();
+    for node in &servers.nodes()[..3] {
+        let proxy = Proxy::start(node.port()).await.unwrap();
+        let (bus, port) = ((node.port() + 10_000).to_string(), proxy.port().to_string());
+        node.command(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await.unwrap();
+        node.command(&["CONFIG", "SET", "cluster-announce-port", &port]).await.unwrap();
+        proxies.push(proxy);
+    }
+    within("all servers to know the proxies", async {
+        for node in servers.nodes() {
+            for proxy in &proxies {
+                let known = format!("127.0.0.1:{}@", proxy.port());
+                while !node.command(&["CLUSTER", "NODES"]).await.unwrap().text().contains(&known) {
+                    Clock::boot().sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    })
+    .await;
+    proxies
+}
+
+#[tokio::test]
+async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
+    let servers = servers::Redis::cluster().await.unwrap();
+    let proxies = behind_proxies(&servers).await;
+    let hosts: Vec<_> = proxies.iter().map(Proxy::address).collect();
+    let redis = Redis::connect(&format!("redis+cluster://{}?timeout=300ms", hosts.join(","))).await.unwrap();
+    let long = Duration::from_mins(10);
+    let mut warm_up = redis.enter(claim_of("k", long, 1, 1));
+    held(&mut warm_up).await;
+    let key = only_key(&servers).await;
+    let mut at = 0;
+    while servers.nodes()[at].command(&["KEYS", &key]).await.unwrap().items().is_empty() {
+        at += 1;
+    }
+    warm_up.leave().await.unwrap();
+    for cut in [false, true] {
+        let kept = proxies[at].counters().kept;
+        let mut place = redis.enter(claim_of("k", long, 1, 1));
+        proxies[at].keep_request(b"EVALSHA");
+        let take = async { held(&mut place).await };
+        let meanwhile = async {
+            proxies[at].wait_for(|it| kept < it.kept).await.unwrap();
+            if cut {
+                // As a server does that closes connections; what is on its way stays on its way.
+                servers.nodes()[at].command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+            }
+        };
+        tokio::join!(take, meanwhile);
+        place.leave().await.unwrap();
+        proxies[at].let_go();
+        // Whatever arrives late is refused, or is nobody's.
+        let next = Redis::connect(&url(&servers)).await.unwrap();
+        within("it to be free", async {
+            let mut other = next.enter(claim_of("k", long, 1, 1));
+            until_held(&mut other).await;
+            other.leave().await.unwrap();
+        })
+        .await;
+        let gone = servers.nodes()[at].command(&["KEYS", "lk:*:gone"]).await.unwrap();
+        assert_eq!(gone.items().len(), 1, "the first sending would be refused: {gone:?}");
+        servers.nodes()[at].command(&["DEL", &gone.items()[0].text()]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_grant_goes_unconfirmed_when_there_is_no_replica() {
+    let servers = servers::Redis::cluster().await.unwrap();
+    for replica in &servers.nodes()[3..] {
+        replica.kill().unwrap();
+    }
+    let plain = Redis::connect(&url(&servers)).await.unwrap();
+    let strict = format!("{}?replicas=1&replicas_timeout=100ms", url(&servers));
+    let long = Duration::from_mins(1);
+    for round in 0..20 {
+        // A store of its own each time: it begins to listen when it first waits.
+        let strict = Redis::connect(&strict).await.unwrap();
+        let name = format!("lock-{round}");
+        let (mut one, mut two) =
+            (plain.enter(claim_of(&name, long, 1, 1)), strict.enter(claim_of(&name, long, 1, 1)));
+        held(&mut one).await;
+        let key = one_key(&name);
+        let take = async {
+            loop {
+                match two.turn().await {
+                    Ok(Turn::Held(grant)) => panic!("round {round}: nobody confirmed {grant:?}"),
+                    Err(fault) if fault.message.contains("0 of 1") => return,
+                    Err(fault) => assert!(fault.is_transient(), "{fault}"),
+                    Ok(_) => {
+                        tokio::select! {
+                            () = two.changed() => {}
+                            () = Clock::boot().sleep(Duration::from_millis(50)) => {}
+                        }
+                    }
+                }
+            }
+        };
+        let free = async {
+            while plain.show(&key).await.unwrap().is_none_or(|it| it.waiters.is_empty()) {}
+            one.leave().await.unwrap();
+        };
+        within("a refusal", async { tokio::join!(take, free) }).await;
+    }
+}
+
+fn one_key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+#[tokio::test]
+async fn a_frozen_node_is_not_waited_for_by_newcomers_nor_by_those_who_hold() {
+    let (servers, redis) = deployment().await;
+    let names: Vec<_> = (0..12).map(|it| format!("lock-{it}")).collect();
+    let locker = Locker::builder(redis).ttl(Duration::from_secs(9)).build();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(locker.lock(name).await.unwrap());
+    }
+    let clock = Clock::boot();
+    // Each of the six in turn; the replicas first, because a primary that is frozen is replaced by its replica.
+    for at in [3, 4, 5, 0] {
+        let node = &servers.nodes()[at];
+        let served = slot_key(node, &servers).await;
+        node.pause().unwrap();
+        let began = clock.now();
+        let newcomer = Redis::connect(&url(&servers)).await.unwrap();
+        assert!(clock.now() - began < Duration::from_secs(2), "connecting took {:?}", clock.now() - began);
+        if let Some(key) = served {
+            servers.wait_failover(&key, node).await.unwrap();
+        }
+        for number in 0..6 {
+            let mut place = newcomer.enter(claim(&format!("new-{at}-{number}")));
+            until_held(&mut place).await;
+        }
+        for guard in &guards {
+            assert!(guard.is_valid(), "node {at} is frozen, and a lock is lost");
+        }
+        node.resume().unwrap();
+        servers.wait_whole().await.unwrap();
+    }
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+}
+
+/// A key that this primary serves.
+async fn slot_key(node: &servers::Redis, servers: &RedisCluster) -> Option<String> {
+    for number in 0..64 {
+        let key = format!("{{{number}}}");
+        if servers.primary_of(&key).await.ok()?.port() == node.port() {
+            return Some(key);
+        }
+    }
+    None
 }

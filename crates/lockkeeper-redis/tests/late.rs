@@ -44,8 +44,8 @@ impl Scene {
     async fn overtaken(&self) -> RedisPlace {
         let mut place = enter(&self.far);
         self.proxy.keep_request(b"EVALSHA");
-        let fault = place.turn().await.unwrap_err();
-        assert!(fault.is_transient(), "{fault}");
+        // No answer comes on this connection: the call is sent again on another, and answered.
+        let _ = place.turn().await.unwrap();
         assert_eq!(self.proxy.counters().kept, 1);
         place.leave().await.unwrap();
         place
@@ -122,7 +122,7 @@ async fn rooms_are_not_entered_late_either() {
     held(&mut two).await;
     let mut late = scene.far.enter(claim_of("k", LONG, 1, 3));
     scene.proxy.keep_request(b"EVALSHA");
-    late.turn().await.unwrap_err();
+    held(&mut late).await;
     late.leave().await.unwrap();
     scene.deliver().await;
     let info = scene.near.list("").await.unwrap().remove(0);
@@ -165,13 +165,13 @@ async fn what_remembers_the_release_expires_by_itself_and_costs_nothing_without_
     let mut place = enter(&scene.near);
     held(&mut place).await;
     place.leave().await.unwrap();
-    assert!(scene.server.command(&["KEYS", "*"]).await.unwrap().items().is_empty());
+    assert!(scene.server.command(&["KEYS", "lk:{*"]).await.unwrap().items().is_empty());
     scene.overtaken().await;
-    let keys = scene.server.command(&["KEYS", "*"]).await.unwrap();
+    let keys = scene.server.command(&["KEYS", "lk:{*"]).await.unwrap();
     assert_eq!(keys.items().len(), 2, "{keys:?}");
     for key in keys.items() {
         let left = scene.server.command(&["PTTL", &key.text()]).await.unwrap().int().unwrap();
-        assert!((1..=121_000).contains(&left), "{left}");
+        assert!((1..=60_010).contains(&left), "{left}");
     }
     scene.proxy.let_go();
 }

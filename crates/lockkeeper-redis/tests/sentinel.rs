@@ -74,7 +74,7 @@ async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
     within("hearing of the switch", one.changed()).await;
     let mut two = redis.enter(claim_of("other", Duration::from_mins(1), 1, 1));
     until_held(&mut two).await;
-    let keys = new.command(&["KEYS", "lk:*"]).await.unwrap();
+    let keys = new.command(&["KEYS", "lk:{*"]).await.unwrap();
     assert_eq!(keys.items().len(), 2, "the second lock was taken at the new primary");
     one.leave().await.unwrap();
     let mut three = redis.enter(claim("k"));
@@ -159,4 +159,123 @@ async fn an_unknown_service_is_named_in_the_error() {
     let (servers, url) = deployment().await;
     let error = Redis::connect(&url.replace(servers.name(), "nobody")).await.unwrap_err();
     assert!(error.to_string().contains("nobody"), "{error}");
+}
+
+#[tokio::test]
+async fn a_frozen_sentinel_is_not_waited_for_and_a_switch_is_heard_from_the_others() {
+    let (servers, url) = deployment().await;
+    for at in 0..3 {
+        let frozen = &servers.sentinels()[at];
+        frozen.pause().unwrap();
+        let clock = Clock::boot();
+        let began = clock.now();
+        let redis = Redis::connect(&url).await.unwrap();
+        assert!(clock.now() - began < Duration::from_secs(2), "connecting took {:?}", clock.now() - began);
+        held(&mut redis.enter(claim(&format!("k-{at}")))).await;
+        frozen.resume().unwrap();
+    }
+    // Somebody who has listened to all of them hears of it from those who still talk.
+    let redis = Redis::connect(&url).await.unwrap();
+    let mut one = redis.enter(claim_of("held", Duration::from_mins(1), 1, 1));
+    held(&mut one).await;
+    listened_to(&servers).await;
+    copied(&servers).await;
+    servers.sentinels()[0].pause().unwrap();
+    let old = named_by(&servers, 1).await;
+    servers.sentinels()[1].command(&["SENTINEL", "FAILOVER", servers.name()]).await.unwrap();
+    within("hearing of the switch", one.changed()).await;
+    let renewed = within("renewing at the new primary", async {
+        loop {
+            if let Ok(renewal) = one.renew().await {
+                return renewal;
+            }
+        }
+    });
+    assert!(matches!(renewed.await, Renewal::Held { .. }));
+    assert_ne!(named_by(&servers, 1).await, old);
+    servers.sentinels()[0].resume().unwrap();
+}
+
+/// The port of the primary, as this sentinel believes.
+async fn named_by(servers: &RedisSentinel, at: usize) -> Option<i64> {
+    let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", servers.name()];
+    servers.sentinels()[at].command(&ask).await.unwrap().items()[1].int()
+}
+
+/// Until every sentinel has somebody who listens for a switch.
+async fn listened_to(servers: &RedisSentinel) {
+    within("being listened to", async {
+        for sentinel in servers.sentinels() {
+            let listeners =
+                async || sentinel.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.unwrap().text();
+            while !listeners().await.contains(" sub=1 ") {
+                Clock::boot().sleep(Duration::from_millis(10)).await;
+            }
+        }
+    })
+    .await;
+}
+
+/// Which server the sentinels name is what most of them name.
+#[tokio::test]
+async fn sentinels_that_disagree_are_counted_and_no_minority_is_believed() {
+    let (servers, url) = deployment().await;
+    let stray = servers::Redis::start(servers::RedisOptions::default()).await.unwrap();
+    let astray = async |at: usize| {
+        let (sentinel, port) = (&servers.sentinels()[at], stray.port().to_string());
+        sentinel.command(&["SENTINEL", "REMOVE", servers.name()]).await.unwrap();
+        sentinel.command(&["SENTINEL", "MONITOR", servers.name(), "127.0.0.1", &port, "2"]).await.unwrap();
+    };
+    astray(0).await;
+    for _ in 0..5 {
+        let redis = Redis::connect(&url).await.unwrap();
+        let mut place = redis.enter(claim("k"));
+        held(&mut place).await;
+        place.leave().await.unwrap();
+    }
+    assert_eq!(stray.command(&["DBSIZE"]).await.unwrap().int(), Some(0), "a minority was believed");
+    // One names another, one nothing at all: there is no majority for anybody.
+    servers.sentinels()[1].command(&["SENTINEL", "REMOVE", servers.name()]).await.unwrap();
+    let error = Redis::connect(&url).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("more than half"), "{error}");
+    assert_eq!(stray.command(&["DBSIZE"]).await.unwrap().int(), Some(0));
+}
+
+/// The promoted server's clock is ahead: for it the lock has expired long ago, although every replica had confirmed it.
+#[tokio::test]
+async fn whoever_holds_is_renewed_as_soon_as_another_primary_is_announced() {
+    let options = servers::RedisOptions::default().own_clock();
+    let servers = RedisSentinel::start(options).await.unwrap();
+    let hosts: Vec<_> = servers.sentinels().iter().map(|it| it.address()).collect();
+    let url = format!("redis+sentinel://{}/{}?replicas=2", hosts.join(","), servers.name());
+    let old = servers.primary().await.unwrap();
+    let redis = Redis::connect(&url).await.unwrap();
+    // Renewed only after twenty seconds, if nothing happens.
+    let ttl = Duration::from_mins(1);
+    let (mut lost, mut kept) =
+        (redis.enter(claim_of("lost", ttl, 1, 1)), redis.enter(claim_of("kept", ttl * 60, 1, 1)));
+    held(&mut lost).await;
+    held(&mut kept).await;
+    listened_to(&servers).await;
+    for node in servers.nodes().iter().filter(|it| it.port() != old.port()) {
+        node.set_clock(120_000).unwrap();
+    }
+    servers.sentinels()[0].command(&["SENTINEL", "FAILOVER", servers.name()]).await.unwrap();
+    let new = servers.wait_failover(old).await.unwrap();
+    // Nobody calls `renew`: the store does, by itself, and long before its turn.
+    within("the renewal at the new primary", async {
+        while new.command(&["INFO", "commandstats"]).await.unwrap().field("cmdstat_eval").is_none() {
+            Clock::boot().sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(lost.renew().await.unwrap(), Renewal::Lost);
+    let renewed = within("renewing at the new primary", async {
+        loop {
+            if let Ok(renewal) = kept.renew().await {
+                return renewal;
+            }
+        }
+    });
+    assert!(matches!(renewed.await, Renewal::Held { .. }));
 }

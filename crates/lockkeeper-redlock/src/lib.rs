@@ -18,6 +18,7 @@
 
 mod admin;
 mod background;
+mod doctor;
 mod options;
 mod place;
 mod quorum;
@@ -110,7 +111,8 @@ impl<B: Node> Redlock<B> {
     ///
     /// # Errors
     /// [`Error::Invalid`] as for [`Redlock::lazy`], and if two nodes are the same server;
-    /// [`Error::Unavailable`] if no majority answers.
+    /// [`Error::Unavailable`] if no majority answers, or if a node refuses for good: by a wrong password, or because
+    /// it is a replica of another server.
     pub async fn connect(nodes: Vec<B>, options: Options) -> Result<Self> {
         let redlock = Redlock::lazy(nodes, options)?;
         let standings = redlock.standings().await;
@@ -119,6 +121,10 @@ impl<B: Node> Redlock<B> {
         }
         let (told, majority) =
             (standings.iter().filter(|it| it.told().is_some()).count(), redlock.0.majority());
+        // One that refuses for good is named in the wrong place; one that is down comes back.
+        if let Some(what) = quorum::refusal(&standings) {
+            return Err(what.into());
+        }
         if told < majority {
             return Err(quorum::too_few("connecting", majority, &standings).into());
         }

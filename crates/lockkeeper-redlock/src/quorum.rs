@@ -188,6 +188,17 @@ pub(crate) fn from_reasons(
     }
 }
 
+/// The first node that refuses for good, if one does.
+pub(crate) fn refusal<T>(said: &[Say<T>]) -> Option<Fault> {
+    said.iter().enumerate().find_map(|(at, it)| match it {
+        Say::Failed(fault) if !fault.is_transient() => {
+            let what = format!("node {} can never be used: {}", at + 1, fault.message);
+            Some(Fault::permanent(NAME, "connecting", what))
+        }
+        _ => None,
+    })
+}
+
 /// Tells if two nodes are the same server.
 pub(crate) fn same_server(standings: &[Say<Standing>]) -> Option<String> {
     let known: Vec<_> = standings.iter().enumerate().filter_map(|(at, it)| Some((at, it.told()?))).collect();

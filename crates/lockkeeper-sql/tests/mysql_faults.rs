@@ -1,83 +1,58 @@
-//! Faults on a real MariaDB: what breaks around locks must not break locks.
+//! Faults on a real MariaDB and on a real MySQL: what breaks around locks must not break locks.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 #![allow(clippy::print_stdout, reason = "how a child process talks to its parent")]
 
 mod child;
 mod faults;
+mod mysql_site;
 
-use std::ops::Deref;
 use std::time::Duration;
 
 use faults::Site;
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Fence, Key, Locker};
-use lockkeeper_sql::mysql::MysqlFences;
+use lockkeeper_core::{Key, Locker};
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{Daemon, KitError, MariaDb, MariaDbOptions};
-use mysql_async::{Conn, Opts, TxOpts};
+use mysql_site::{OnMariaDb, OnMysql, Ours, url_of};
 
-struct OnMariaDb(MariaDb);
+/// The cases that are told in the same words on both servers.
+macro_rules! cases {
+    ($($name:ident;)*) => {
+        mod mariadb {
+            use super::*;
 
-impl Deref for OnMariaDb {
-    type Target = Daemon;
+            faults::cases!(OnMariaDb);
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name::<OnMariaDb>().await;
+            })*
+        }
 
-    fn deref(&self) -> &Daemon {
-        &self.0
-    }
+        mod mysql {
+            use super::*;
+
+            faults::cases!(OnMysql);
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name::<OnMysql>().await;
+            })*
+        }
+    };
 }
 
-impl Site for OnMariaDb {
-    type Store = Mysql;
-
-    async fn start(settings: &[(&str, &str)]) -> Self {
-        let options = MariaDbOptions::default();
-        let options = settings.iter().fold(options, |it, (name, value)| it.set(name, value));
-        OnMariaDb(MariaDb::start(options).await.unwrap())
-    }
-
-    async fn open_url(url: &str) -> Mysql {
-        let options = MysqlOptions::from_url(url).unwrap().answer_within(Duration::from_secs(5));
-        Mysql::connect(options).await.unwrap()
-    }
-
-    fn url(&self) -> String {
-        self.0.url()
-    }
-
-    async fn try_sql(&self, statements: &str) -> Result<String, KitError> {
-        self.0.sql(statements).await
-    }
-
-    async fn write(url: &str, fence: u64) -> bool {
-        let mut conn = Conn::new(Opts::from_url(url).unwrap()).await.unwrap();
-        MysqlFences.create(&mut conn).await.unwrap();
-        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
-        let resource = Key::new("process").unwrap();
-        let checked = MysqlFences.check(&mut tx, &resource, Fence::from_u64(fence)).await;
-        tx.commit().await.unwrap();
-        checked.is_ok()
-    }
-
-    /// A free lock is taken by a prepared statement, whose parameters are bytes; the procedures hear digits.
-    fn marks(hash: &[u8]) -> [Vec<u8>; 2] {
-        let digits = hash.iter().flat_map(|it| [it >> 4, it & 15]);
-        [hash.to_vec(), digits.map(|it| b"0123456789abcdef"[usize::from(it)]).collect()]
-    }
-
-    const IDLE_TIME_OUT: (&'static str, &'static str) = ("wait-timeout", "1");
-    const ISOLATION: (&'static str, [&'static str; 2]) =
-        ("transaction-isolation", ["READ-UNCOMMITTED", "SERIALIZABLE"]);
-    const DROP_TABLES: &'static str = "DROP TABLE lockkeeper_claim, lockkeeper_lock, lockkeeper_store";
-    const SCHEMA: &'static str = "";
-    const KILL_CONNECTIONS: &'static str = "KILL HARD CONNECTION USER lockkeeper";
+cases! {
+    a_hundred_locks_are_renewed_by_few_statements;
+    a_full_disk_is_told_and_nothing_held_is_lost;
+    tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held;
+    without_room_for_prepared_statements_the_procedures_do_all;
+    clients_in_different_time_zones_agree;
+    a_user_without_rights_is_told_so;
+    the_doctor_finds_settings_under_which_locks_are_forgotten;
+    a_wrong_password_is_permanent_and_not_shown;
 }
 
-faults::cases!(OnMariaDb);
-
-#[tokio::test]
-async fn a_hundred_locks_are_renewed_by_few_statements() {
-    let site = OnMariaDb::start(&[("log-output", "TABLE"), ("general-log", "1")]).await;
+async fn a_hundred_locks_are_renewed_by_few_statements<S: Ours>() {
+    let site = S::start(&[("log-output", "TABLE"), ("general-log", "1")]).await;
     let held = faults::hold_many(&site).await;
     let count =
         "SELECT COUNT(*) FROM mysql.general_log WHERE argument LIKE 'UPDATE lockkeeper_lock SET expires%'";
@@ -85,11 +60,8 @@ async fn a_hundred_locks_are_renewed_by_few_statements() {
     assert!((1..held / 4).contains(&renewals), "{renewals} statements for {held} locks");
 }
 
-#[tokio::test]
-async fn a_full_disk_is_told_and_nothing_held_is_lost() {
-    let settings =
-        [("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M"), ("innodb-file-per-table", "0")];
-    let site = OnMariaDb::start(&settings).await;
+async fn a_full_disk_is_told_and_nothing_held_is_lost<S: Ours>() {
+    let site = S::small().await;
     let store = site.open(site.port()).await;
     let locker = Locker::builder(store.clone()).outage_max(Duration::from_millis(500)).build();
     let guard = locker.lock("before").await.unwrap();
@@ -129,9 +101,8 @@ const VERSION_1: &str = "
     INSERT INTO lockkeeper_claim VALUES (UNHEX(SHA2('old', 256)), 0, 7, 'sixteen bytes id', TRUE, 9999999999999,
         9000000000000000000, 0, 1, 1, 1, 'host', 1, NULL, NULL)";
 
-#[tokio::test]
-async fn tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held() {
-    let site = OnMariaDb::start(&[]).await;
+async fn tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held<S: Ours>() {
+    let site = S::start(&[]).await;
     site.sql(VERSION_1).await;
     let (one, other) = tokio::join!(site.open(site.port()), site.open(site.port()));
     let locker = Locker::new(other);
@@ -148,15 +119,13 @@ async fn tables_of_an_earlier_version_are_upgraded_and_their_locks_stay_held() {
     locker.lock("new").await.unwrap().release().await.unwrap();
 }
 
-#[tokio::test]
-async fn without_room_for_prepared_statements_the_procedures_do_all() {
-    let site = OnMariaDb::start(&[("max-prepared-stmt-count", "0")]).await;
+async fn without_room_for_prepared_statements_the_procedures_do_all<S: Ours>() {
+    let site = S::start(&[("max-prepared-stmt-count", "0")]).await;
     faults::exact_count(&site, site.port()).await;
 }
 
-#[tokio::test]
-async fn clients_in_different_time_zones_agree() {
-    let site = OnMariaDb::start(&[]).await;
+async fn clients_in_different_time_zones_agree<S: Ours>() {
+    let site = S::start(&[]).await;
     // Sessions take the zone that is set when they begin.
     site.sql("SET GLOBAL time_zone = '+09:00'").await;
     let east = site.open(site.port()).await;
@@ -165,14 +134,12 @@ async fn clients_in_different_time_zones_agree() {
     faults::agree(east, west).await;
 }
 
-#[tokio::test]
-async fn a_user_without_rights_is_told_so() {
-    let site = OnMariaDb::start(&[]).await;
+async fn a_user_without_rights_is_told_so<S: Ours>() {
+    let site = S::start(&[]).await;
     let users = "CREATE USER guest@'127.0.0.1'; GRANT SELECT ON lockkeeper.* TO guest@'127.0.0.1'; \
                  CREATE USER worker@'127.0.0.1'";
     site.sql(users).await;
-    let as_user = |it: &str| site.url().replacen("lockkeeper@", &format!("{it}@"), 1);
-    let open = async |user| Mysql::connect(MysqlOptions::from_url(&as_user(user)).unwrap()).await;
+    let open = async |user| Mysql::connect(MysqlOptions::from_url(&url_of(&site, user)).unwrap()).await;
     let error = open("guest").await.unwrap_err();
     assert!(!error.is_transient() && error.to_string().contains("docs/backends/mysql.md"), "{error}");
     // With the DDL run by somebody else, the rights in the documentation are enough.
@@ -188,9 +155,8 @@ async fn a_user_without_rights_is_told_so() {
     assert!(!error.is_transient() && error.to_string().contains("docs/backends/mysql.md"), "{error}");
 }
 
-#[tokio::test]
-async fn the_doctor_finds_settings_under_which_locks_are_forgotten() {
-    let site = OnMariaDb::start(&[]).await;
+async fn the_doctor_finds_settings_under_which_locks_are_forgotten<S: Ours>() {
+    let site = S::start(&[]).await;
     let store = site.open(site.port()).await;
     let findings = store.doctor().await.unwrap();
     assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
@@ -201,9 +167,8 @@ async fn the_doctor_finds_settings_under_which_locks_are_forgotten() {
     assert!(findings.iter().any(|it| it.what.contains("wait_timeout")), "{findings:?}");
 }
 
-#[tokio::test]
-async fn a_wrong_password_is_permanent_and_not_shown() {
-    let site = OnMariaDb::start(&[]).await;
+async fn a_wrong_password_is_permanent_and_not_shown<S: Ours>() {
+    let site = S::start(&[]).await;
     let url = site.url().replacen("lockkeeper@", "lockkeeper:wrong-word@", 1);
     let error = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap_err();
     assert!(!error.is_transient());

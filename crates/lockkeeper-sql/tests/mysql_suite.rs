@@ -1,4 +1,4 @@
-//! The conformance suite on a real MariaDB.
+//! The conformance suite on a real MariaDB and on a real MySQL.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -8,19 +8,21 @@ use std::sync::Arc;
 
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions};
+use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 use lockkeeper_testkit::suite::Harness;
 use shared::Shared;
 
-static SERVER: Shared<MariaDb> = Shared::new();
+static MARIADB: Shared<MariaDb> = Shared::new();
+static MYSQL: Shared<servers::Mysql> = Shared::new();
 
-struct OnMariaDb(Arc<MariaDb>);
+/// A server that lives as long as the case, and its address.
+struct On<S>(#[expect(dead_code, reason = "it is only kept")] Arc<S>, String);
 
-impl Harness for OnMariaDb {
+impl<S: Send + Sync + 'static> Harness for On<S> {
     type Backend = Mysql;
 
     async fn connect(&self) -> Mysql {
-        let options = MysqlOptions::from_url(&self.0.url()).unwrap();
+        let options = MysqlOptions::from_url(&self.1).unwrap();
         Mysql::connect(options).await.unwrap()
     }
 
@@ -29,4 +31,17 @@ impl Harness for OnMariaDb {
     }
 }
 
-lockkeeper_testkit::suite!(mariadb, OnMariaDb(SERVER.get(MariaDb::start(MariaDbOptions::default())).await));
+async fn on_mariadb() -> On<MariaDb> {
+    let server = MARIADB.get(MariaDb::start(MariaDbOptions::default())).await;
+    let url = server.url();
+    On(server, url)
+}
+
+async fn on_mysql() -> On<servers::Mysql> {
+    let server = MYSQL.get(servers::Mysql::start(servers::MysqlOptions::default())).await;
+    let url = server.url();
+    On(server, url)
+}
+
+lockkeeper_testkit::suite!(mariadb, on_mariadb().await);
+lockkeeper_testkit::suite!(mysql, on_mysql().await);

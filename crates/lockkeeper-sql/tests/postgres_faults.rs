@@ -162,7 +162,7 @@ async fn a_promoted_standby_knows_the_holders_and_gives_larger_fences() {
     // Made before the standby is asked: sessions that cannot write are passed over.
     let (one, other) = (OnPostgres::open_url(&url).await, OnPostgres::open_url(&url).await);
     let (one, other) = (Locker::new(one), Locker::new(other));
-    let guard = one.lock("failover").ttl(Duration::from_mins(1)).await.unwrap();
+    let guard = one.lock("failover").ttl(Duration::from_secs(60)).await.unwrap();
     let caught_up = "SELECT count(*) FROM lockkeeper.lockkeeper_claim";
     while !standby.sql(caught_up).await.is_ok_and(|it| it == "1") {
         Clock::boot().sleep(Duration::from_millis(20)).await;

@@ -50,7 +50,7 @@ impl Shop for Postgres {
     }
 
     async fn buy(client: &mut Client) -> bool {
-        let bought = rowlock::section(client, Duration::from_mins(1), async |tx| {
+        let bought = rowlock::section(client, Duration::from_secs(60), async |tx| {
             let row = tx.query_one("SELECT amount FROM stock_locked WHERE id = 7 FOR UPDATE", &[]).await?;
             let amount: i64 = row.get(0);
             if amount == 0 {

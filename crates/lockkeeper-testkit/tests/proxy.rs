@@ -109,7 +109,7 @@ async fn a_delay_holds_bytes_back_for_its_span_and_keeps_their_order() {
     assert!(clock.now() - start >= span);
     // The other direction has its own rule; a shorter delay also frees what waits already.
     pass(&mut server, &mut client, "at once").await;
-    stage.proxy.set(Direction::ToServer, Rule::Delay(Duration::from_hours(1)));
+    stage.proxy.set(Direction::ToServer, Rule::Delay(Duration::from_secs(3600)));
     client.write_all(b"waits").await.unwrap();
     assert!(is_silent(&mut server).await);
     stage.proxy.set(Direction::ToServer, Rule::Pass);

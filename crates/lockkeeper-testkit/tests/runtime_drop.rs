@@ -43,11 +43,11 @@ impl Remote for Careless {
     }
 
     async fn connect(&self, ports: &[u16]) -> Locker {
-        let mut timer = Box::pin(Clock::boot().sleep(Duration::from_hours(1)));
+        let mut timer = Box::pin(Clock::boot().sleep(Duration::from_secs(3600)));
         // Once here, so that the timer belongs to this runtime.
         assert!(std::future::poll_fn(|it| Poll::Ready(timer.as_mut().poll(it))).await.is_pending());
         std::thread::spawn(move || {
-            let own = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let own = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
             own.block_on(timer);
         });
         self.0.connect(ports).await

@@ -9,6 +9,9 @@ use zookeeper_client::{Acls, Client, Connector, CreateMode, Error};
 use crate::options::Options;
 use crate::{fault, tls};
 
+/// How often the path is looked for on a connection that breaks.
+const PATH_TRIES: u32 = 3;
+
 /// A client with a new session.
 pub(crate) struct Opened {
     pub(crate) client: Client,
@@ -22,7 +25,7 @@ pub(crate) struct Opened {
 /// fifths of a session, would then cost the session; after a sixth there is time for two silent ones of five. It also
 /// pings when it has been idle for half of this, so that nothing on the way forgets the connection.
 fn silence_max(session: Duration) -> Duration {
-    (session / 6).clamp(Duration::from_millis(500), Duration::from_secs(3)).min(session * 2 / 5)
+    (session / 6).clamp(Duration::from_millis(750), Duration::from_millis(2500)).min(session * 2 / 5)
 }
 
 /// Open a session; whichever try comes first. One try asks one server after the other, in random order, and a server
@@ -70,9 +73,22 @@ async fn try_once(
         connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
     }
     let client = tls::connect(connector, &options).await?;
-    // Looking comes first: whoever may use the path need not be allowed to make it.
-    if client.check_stat(&options.path).await?.is_none() {
-        client.mkdir(&options.path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    let mut made = make_path(&client, &options.path).await;
+    // A busy server may lose the connection, but not the session.
+    for _ in 1..PATH_TRIES {
+        match &made {
+            Err(error) if fault::is_transient(error) && !fault::is_session_over(error) => {}
+            _ => break,
+        }
+        made = make_path(&client, &options.path).await;
     }
-    Ok(Opened { client, asked_at })
+    made.map(|()| Opened { client, asked_at })
+}
+
+/// Looking comes first: whoever may use the path need not be allowed to make it.
+async fn make_path(client: &Client, path: &str) -> Result<(), Error> {
+    if client.check_stat(path).await?.is_none() {
+        client.mkdir(path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    }
+    Ok(())
 }

@@ -14,7 +14,7 @@ const PORT: u16 = 2181;
 const SECURE_PORT: u16 = 2281;
 /// Shorter sessions are over before a server was missed.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(200);
-pub(crate) const TTL_MAX: Duration = Duration::from_hours(1);
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(3600);
 /// What may stand after `?`.
 const KNOWN: [&str; 7] = ["session", "tick", "timeout", "password_file", "ca", "cert", "key"];
 

@@ -30,7 +30,7 @@ use crate::tls;
 /// Pulses per session time-out.
 const PULSES: u32 = 10;
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
-const IDLE_MAX: Duration = Duration::from_mins(1);
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 struct State {

@@ -27,13 +27,18 @@ pub(crate) fn run(names: &[&str]) -> Result<(), String> {
         let known: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
         return Err(format!("no mistake is called `{unknown}`; there are {}", known.join(", ")));
     }
-    plant(all.iter().filter(|it| names.is_empty() || names.contains(&it.name.as_str())).collect())
+    let named: Vec<&Patch> =
+        all.iter().filter(|it| names.is_empty() || names.contains(&it.name.as_str())).collect();
+    let copy = Copy::make(&shell::root().join("target/mutants"))?;
+    are_green(&copy, &named)?;
+    plant(&copy, &named)
 }
 
-/// Those that need no server, which is quick.
+/// Those that need no server, which is quick, after all tests were green.
 pub(crate) fn run_simulated() -> Result<(), String> {
     let all = patches()?;
-    plant(all.iter().filter(|it| !it.needs_servers).collect())
+    let copy = Copy::make(&shell::root().join("target/mutants"))?;
+    plant(&copy, &all.iter().filter(|it| !it.needs_servers).collect::<Vec<_>>())
 }
 
 /// Every patch must fit the tree as it is; whether it is caught takes longer to tell.
@@ -56,21 +61,25 @@ fn patches() -> Result<Vec<Patch>, String> {
     files.iter().map(|it| Patch::read(it)).collect()
 }
 
-fn plant(patches: Vec<&Patch>) -> Result<(), String> {
-    let copy = Copy::make(&shell::root().join("target/mutants"))?;
+/// What is red already would be red with any mistake.
+fn are_green(copy: &Copy, patches: &[&Patch]) -> Result<(), String> {
     let targets: BTreeSet<&Target> = patches.iter().map(|it| &it.target).collect();
     for target in targets {
         shell::say(&format!("xtask: {target} on the code as it is"));
-        match judge(&copy, target)? {
+        match judge(copy, target)? {
             Verdict::Green => {}
             Verdict::Red(text) => return Err(format!("{target} fails without any mistake:\n{text}")),
             Verdict::Broken(what) => return Err(format!("{target}: {what}")),
         }
     }
+    Ok(())
+}
+
+fn plant(copy: &Copy, patches: &[&Patch]) -> Result<(), String> {
     let mut rows = Vec::new();
     let mut survived = 0;
     for patch in patches {
-        let result = try_one(&copy, patch);
+        let result = try_one(copy, patch);
         // Whatever became of it: the next one starts from sound code.
         copy.renew()?;
         survived += usize::from(result.is_err());

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use lockkeeper_core::Key;
-use lockkeeper_core::backend::{Backend, Place};
+use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_etcd::Etcd;
+use lockkeeper_testkit::process::{KitError, eventually};
 use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::quorum::{Behind, Quorum, claim, locker, soon, take, waits};
+use lockkeeper_testkit::quorum::{Behind, PATIENCE, Quorum, claim, locker, soon, take, waits};
 
 use crate::common::Servers;
 
@@ -22,7 +23,7 @@ async fn a_compaction_during_a_wait_loses_no_wake_up() {
     let server = behind.servers.first();
     let here = Etcd::connect(&behind.servers.url_of_all(TTL)).await.unwrap();
     let (there, proxies) = behind.join().await;
-    let (locker_here, locker_there) = (locker(&here, TTL), locker(&there, Duration::from_mins(1)));
+    let (locker_here, locker_there) = (locker(&here, TTL), locker(&there, Duration::from_secs(60)));
     let guard = locker_here.lock("job").await.unwrap();
     let waiter = tokio::spawn(async move { locker_there.lock("job").await });
     waits(&here, "job", 1).await;
@@ -44,20 +45,27 @@ async fn a_compaction_during_a_wait_loses_no_wake_up() {
 async fn a_request_that_arrives_after_its_claim_has_left_takes_nothing() {
     let servers = Servers::start(1).await;
     let port = servers.first().port();
-    // Two ways to one server: the request is stuck on the first, and its claim leaves by the second.
-    let (slow, quick) = (Proxy::start(port).await.unwrap(), Proxy::start(port).await.unwrap());
-    let url = format!("etcd://{},{}?timeout=300ms", slow.address(), quick.address());
+    // Two ways to one server: the request is stuck on the first, is repeated on the second, and its claim leaves there.
+    let (one, other) = (Proxy::start(port).await.unwrap(), Proxy::start(port).await.unwrap());
+    let url = format!("etcd://{},{}?timeout=300ms", one.address(), other.address());
     let backend = Etcd::connect(&url).await.unwrap();
     let mut warm = backend.enter(claim("warm", LONG));
     take(&mut warm).await;
+    let used = eventually(PATIENCE, async || match (one.counters().open, other.counters().open) {
+        (0, 1..) => Ok(&other),
+        (1.., 0) => Ok(&one),
+        it => Err(KitError::new(format!("{it:?} connections are open"))),
+    });
+    let slow = used.await.unwrap();
     slow.set(Direction::ToServer, Rule::Hold);
     let mut place = backend.enter(claim("job", LONG));
-    assert!(place.turn().await.is_err(), "the request is stuck");
+    let turn = place.turn().await.unwrap();
+    assert!(matches!(turn, Turn::Held(_)), "its copy went the other way: {turn:?}");
     place.leave().await.unwrap();
-    let before = slow.counters().to_client;
     slow.set(Direction::ToServer, Rule::Pass);
-    // The server has answered what was stuck, so it has done it, or not.
-    slow.wait_for(|it| before < it.to_client).await.unwrap();
+    // The server has seen what was stuck, and the end of its connection behind it.
+    slow.wait_for(|it| it.open == 0).await.unwrap();
+    warm.leave().await.unwrap();
     assert_eq!(Inspect::show(&backend, &Key::new("job").unwrap()).await.unwrap(), None);
 }
 

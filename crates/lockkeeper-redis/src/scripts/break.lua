@@ -1,7 +1,7 @@
 -- Take the lock away from all who hold it; those who wait keep their places and the next in line gets it.
 --
---   KEYS[1]  the lock     answer  {now, record of each that lost it…}
-local main = KEYS[1]
+--   KEYS[1]  the lock     KEYS[2]  the mark     answer  {now, record of each that lost it…}
+local main, mark = KEYS[1], KEYS[2]
 local m = redis.call('GET', main)
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
@@ -16,6 +16,6 @@ for _, record in ipairs(inside_records()) do
   drop(string.sub(record, 19, 34))
   tell(record, 'W' .. string.sub(record, 19, 34))
 end
-admit(false)
+admit(false, 0)
 store(0)
 return answer

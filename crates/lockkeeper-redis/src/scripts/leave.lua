@@ -1,25 +1,22 @@
 -- Give up the lock or the place; whoever is next in line is holder when this script ends.
 --
 --   KEYS[1]  the lock     ARGV[1]  id of the claim (16 bytes)
---                         ARGV[2]  only if a `turn` of the claim may still be on its way: refuse it for so many ms
+--   KEYS[2]  the mark     ARGV[2]  only if a `turn` of the claim may still be on its way: refuse it for so many ms
 --   answer   1 there was something to give up, 0 there was nothing
 --
 -- A lock that nobody waits for costs two calls: GET, DEL.
-local main, me, refused_for = KEYS[1], ARGV[1], ARGV[2]
+local main, mark, me, refused_for = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local m = redis.call('GET', main)
 if not refused_for then
   if not m then
     return 0
   end
-  local state = string.sub(m, 1, 2)
-  if state == 'H0' then
+  if string.sub(m, 1, 2) == 'H0' then
     if string.sub(m, 19, 34) ~= me then
       return 0
     end
     redis.call('DEL', main)
     return 1
-  elseif state == 'F0' then
-    return 0
   end
 end
 local time = redis.call('TIME')
@@ -33,12 +30,13 @@ if mine then
     leave_line(me)
   end
 end
-admit(false)
+admit(false, 0)
 if refused_for then
   -- The lock outlives this mark, and with its flag no `turn` goes by without looking.
   redis.call('HSET', gone, me, '1')
   redis.call('PEXPIRE', gone, refused_for)
   graves = true
+  live_until(now + (refused_for + 10) * 100)
 end
-store(refused_for and refused_for + 10 or 0)
+store(0)
 return mine and 1 or 0

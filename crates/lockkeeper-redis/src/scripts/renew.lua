@@ -22,7 +22,10 @@ for i, main in ipairs(KEYS) do
   local me, ttl = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
   local m = redis.pcall('GET', main)
   local expiry, digit = now + 1 + ttl * 100, '0'
-  if type(m) ~= 'string' then
+  if type(m) == 'table' and not string.find(m.err, 'WRONGTYPE', 1, true) then
+    -- A right that is missing says nothing about the lock.
+    return m
+  elseif type(m) ~= 'string' then
     digit = '0'
   elseif string.sub(m, 1, 1) == 'H' then
     if string.sub(m, 19, 34) == me and now < struct.unpack('>d', m, 11) then

@@ -1,13 +1,15 @@
--- The admission rule, shared by `turn`, `leave` and `break`. Expects main, m, now.
+-- The admission rule, shared by `turn`, `leave` and `break`. Expects main, mark, m, now.
 --
 --   main        string   state of the lock, one of
 --     H record           exactly one holder
 --     R                  several holders: counter, weight in use, smallest capacity, whether they differ
---     F                  nobody: the last counter
+--     F                  nobody: the last counter; only while somebody waits or is gone
 --   main:in     zset     several holders: id by expiry
 --   main:line   list     those who wait, in order: id
 --   main:who    hash     id to record, of several holders and of those who wait
 --   main:gone   hash     those who left while a `turn` of theirs may still be on its way
+--   mark        string   the largest counter ever given, packed, for all locks of this server (of this tag, on a cluster). It
+--                        stays when locks go, so that counters grow whatever the server's clock does.
 --
 --   record  1 kind H or W   2 flag   3 counter (H) or since when (W)   11 expiry   19 id   35 process
 --           51 weight   55 capacity   59 ttl in ms   67 number of the last ask   75 name and label
@@ -38,6 +40,12 @@ end
 local function live(ms)
   if lives < now + ms * 100 then
     lives, stretched = now + ms * 200, true
+  end
+end
+
+local function live_until(tick)
+  if lives < tick then
+    lives, stretched = tick, true
   end
 end
 
@@ -144,11 +152,23 @@ local function put(record)
   redis.call('ZADD', inside, struct.unpack('>d', record, 11), id)
 end
 
--- Make the claim of this record a holder from now on. Answers its counter.
-local function enter(record)
+-- A counter of at least so much, larger than every one that was ever given, and remembered as such.
+local function fresh(least)
+  least = math.max(last + 1, now, least)
+  local seen = redis.call('SET', mark, struct.pack('>d', least), 'GET')
+  seen = seen and #seen == 8 and struct.unpack('>d', seen)
+  if seen and least <= seen then
+    least = seen + 1
+    redis.call('SET', mark, struct.pack('>d', least))
+  end
+  return least
+end
+
+-- Make the claim of this record a holder from now on, under this counter, and answer it.
+local function enter(record, counter)
   local weight, capacity = struct.unpack('>I4I4', record, 51)
   local ttl = struct.unpack('>d', record, 59)
-  last = math.max(last + 1, now)
+  last = counter
   live(ttl + 10)
   record = 'H0' .. struct.pack('>dd', last, now + 1 + ttl * 100) .. string.sub(record, 19)
   if used == 0 then
@@ -177,9 +197,10 @@ local function refresh(record, counter, expiry)
 end
 
 -- Let those at the head of the line enter while they fit. Each is told and is holder when the message
--- arrives; one whose process does not listen is passed over. `me` asked and needs no message.
+-- arrives; one whose process does not listen is passed over. `me` asked and needs no message, and is given a
+-- counter of at least `least`.
 -- Answers the counter of `me`, or whether somebody who was not passed over is still before it.
-local function admit(me)
+local function admit(me, least)
   local passed = 0
   while true do
     if used >= smallest then
@@ -198,17 +219,18 @@ local function admit(me)
       return false, true
     elseif id == me then
       leave_line(id)
-      return enter(record), false
+      return enter(record, fresh(least)), false
     else
       local wanted = waiting() > 1 and '1' or '0'
-      local counter = math.max(last + 1, now)
+      -- Drawn before it is told; what nobody hears is lost, which harms nobody.
+      local counter = fresh(0)
       local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 67, 74) .. wanted)
       if heard == 0 then
         redis.call('HSET', who, id, 'W1' .. string.sub(record, 3))
         passed = passed + 1
       else
         leave_line(id)
-        enter(record)
+        enter(record, counter)
       end
     end
   end
@@ -229,8 +251,15 @@ end
 -- Write the state back. Every key lives at least as long as the longest-lived claim in it.
 local function store(at_least)
   local waited = waiting() > 0
-  graves = graves and redis.call('PTTL', gone) > 0
+  local graves_live = graves and redis.call('PTTL', gone) or 0
+  graves = graves_live > 0
   local flag = string.format('%d', (waited and 1 or 0) + (graves and 2 or 0))
+  if not sole and used == 0 and flag == '0' then
+    if m then
+      redis.call('DEL', main)
+    end
+    return
+  end
   live(at_least)
   local state
   if sole then
@@ -241,6 +270,9 @@ local function store(at_least)
     state = 'F' .. flag .. struct.pack('>d', last)
   end
   local ms = math.max(1, math.ceil((lives - now) / 100))
+  if used == 0 and not waited then
+    ms = graves_live + 10
+  end
   redis.call('SET', main, state, 'PX', ms)
   if stretched and (waited or used > 0) then
     redis.call('PEXPIRE', who, ms)

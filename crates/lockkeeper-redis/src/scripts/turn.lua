@@ -1,23 +1,40 @@
 -- Take a place if the claim has none, keep it alive if it does, and tell whether it is its turn.
 --
 --   KEYS[1]  the lock                 ARGV[1]  the record of the claim from its byte 19 on
---                                     ARGV[2]  ttl in ms
+--   KEYS[2]  the mark                 ARGV[2]  ttl in ms
 --                                     ARGV[3]  1 patient, 0 impatient
---                                     ARGV[4]  a counter to outdo, if the server's clock was set back
+--                                     ARGV[4]  the largest counter that the caller has seen: a new one is larger
+--                                     ARGV[5]  if given: what is held must outdo that as well
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
 --            {0, ticks until a holder expires, claims ahead}
 --            {-1}                               refused: this claim has left, and this call comes too late
+--            {-2}                               refused: counters are used up, by a clock far in the future
 --
--- A free lock that nobody waits for costs two calls: TIME, SET. One that is held alone and already waited for
--- costs three more: HGET, RPUSH, HSET.
-local main, claim, ttl = KEYS[1], ARGV[1], ARGV[2]
+-- A free lock that nobody waits for costs three calls: TIME, SET, SET. One that is held alone and already waited for
+-- costs three more than the first two: HGET, RPUSH, HSET.
+local main, mark, claim, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
-local expiry = now + 1 + ttl * 100
-local m = redis.call('SET', main, 'H0' .. struct.pack('>dd', now, expiry) .. claim, 'NX', 'GET', 'PX', ttl)
+local counter, expiry = ARGV[4] + 1, now + 1 + ttl * 100
+if counter < now then
+  counter = now
+end
+if counter > 281474976710655 then
+  return { -2 }
+end
+local packed = struct.pack('>d', counter)
+local m = redis.call('SET', main, 'H0' .. packed .. struct.pack('>d', expiry) .. claim, 'NX', 'GET', 'PX', ttl)
 if not m then
-  return now
+  local seen = redis.call('SET', mark, packed, 'GET')
+  seen = seen and #seen == 8 and struct.unpack('>d', seen)
+  if seen and counter <= seen then
+    -- Two grants in one tick, or the clock was set back.
+    counter = seen + 1
+    redis.call('SET', mark, struct.pack('>d', counter))
+    redis.call('SETRANGE', main, 2, struct.pack('>d', counter))
+  end
+  return counter
 end
 local me, flag = string.sub(claim, 1, 16), string.sub(m, 2, 2)
 if (flag == '2' or flag == '3') and redis.call('HGET', main .. ':gone', me) then
@@ -40,40 +57,42 @@ end
 --@room
 local mine = load_room(me)
 
-local function held(counter)
+local function held(number)
   store(ttl + 10)
-  return waiting() > 0 and { 1, counter } or counter
+  return waiting() > 0 and { 1, number } or number
 end
 
 if mine and kind_of(mine) == 'H' then
-  local counter = struct.unpack('>d', mine, 3)
-  if ARGV[4] then
-    counter = math.max(counter, ARGV[4] + 1)
-    last = math.max(last, counter)
+  local number = struct.unpack('>d', mine, 3)
+  if ARGV[5] and number < counter then
+    last = fresh(counter)
+    number = last
   end
-  refresh(mine, counter, expiry)
-  return held(counter)
+  refresh(mine, number, expiry)
+  return held(number)
 end
 local since = mine and struct.unpack('>d', mine, 3) or now
 local record = 'W0' .. struct.pack('>dd', since, expiry) .. claim
 if mine then
   redis.call('HSET', who, me, record)
 end
-local counter, blocked = admit(me)
-if not counter and not mine then
+local given, blocked = admit(me, counter)
+local joins = ARGV[3] == '1'
+if not given and not mine then
   if not blocked and fits(record) then
-    counter = enter(record)
-  elseif ARGV[3] == '1' then
+    given = enter(record, fresh(counter))
+  elseif joins then
     join(me, record)
   end
 end
-if counter then
-  return held(counter)
+if given then
+  return held(given)
 end
 local first = sole and struct.unpack('>d', sole, 11)
   or used > 0 and redis.call('ZRANGE', inside, 0, 0, 'WITHSCORES')[2]
   or expiry
 -- Whoever just joined is last, and whoever did not join has all before it.
-local ahead = mine and redis.call('LPOS', line, me) or waiting() - (ARGV[3] == '1' and 1 or 0)
-store(ttl + 10)
+local ahead = mine and redis.call('LPOS', line, me) or waiting() - (joins and 1 or 0)
+-- Whoever only tried leaves nothing behind, no longer life of the keys either.
+store((mine or joins) and ttl + 10 or 0)
 return { 0, first - now, ahead + holders() }

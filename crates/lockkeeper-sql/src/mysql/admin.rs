@@ -6,7 +6,8 @@ use lockkeeper_core::{Fence, Key, Label};
 use mysql_async::Row;
 
 use super::fault::Trouble;
-use super::place::{NOW, bytes, text};
+use super::place::NOW;
+use super::text::{bytes, text};
 use super::{Mysql, Store};
 use crate::lines::{Entry, gather, load_of};
 use crate::name::{hash, span};
@@ -40,7 +41,7 @@ impl Inspect for Mysql {
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let sql = format!("CALL lockkeeper_break_2({})", bytes(&hash(key)));
+        let sql = format!("CALL lockkeeper_break_3({})", bytes(&hash(key)));
         let infos = self.0.lines("breaking the lock", &sql).await?;
         Ok(infos.into_iter().flat_map(|it| it.holders).collect())
     }

@@ -1,66 +1,43 @@
-//! Connections: one for each runtime that uses the store, which is the one where it was opened and the keeper's.
+//! All ways of one process to one server: which connection carries what, and what to do about one that fails.
 //!
-//! The driver cannot bear to be interrupted in the middle of a statement, so each connection belongs to a task
-//! that nobody interrupts; callers send it statements and wait. What breaks is opened again at the next one.
+//! Commands travel over a connection on the caller's own runtime, so that a free lock costs no change of thread.
+//! Renewals have a connection of their own, on the locker's thread, which is open before anything is granted: no
+//! burst of commands and no want of connections comes between them and the server.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::Clock;
 use lockkeeper_core::backend;
-use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row, Value};
+use lockkeeper_core::kit::caller_runtime;
+use lockkeeper_core::{Clock, Moment};
+use mysql_async::Row;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
 
 use super::fault::{Cure, Result, Trouble};
+use super::link::{Ask, Link, Reply};
 use super::options::MysqlOptions;
 use super::schema;
 use crate::retry;
 
-/// The rows of each statement of a request.
-pub(crate) type Answer = Vec<Vec<Row>>;
+/// The longest wait for the answer to a command, so that two attempts fit into what callers bear.
+const COMMAND_MAX: Duration = Duration::from_secs(2);
+const COMMAND_MIN: Duration = Duration::from_millis(500);
+const RENEWAL_MIN: Duration = Duration::from_millis(100);
 
-/// What a statement without rows tells: how many rows it changed, and the number that it left.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    pub(crate) changed: u64,
-    pub(crate) number: u64,
-}
-
-/// What is asked of the server.
-#[derive(Clone, Debug)]
-enum Ask {
-    /// Statements as text.
-    Text(String),
-    /// One statement that is prepared on its first use, and its parameters.
-    Prepared(&'static str, Vec<Value>),
-}
-
-/// What each session is told at its beginning. Nothing depends on it: the procedures choose their isolation
-/// themselves, and a wait for another transaction that takes too long is repeated.
-const GREETING: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-                        SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5";
-
-struct Request {
-    ask: Ask,
-    reply: oneshot::Sender<Result<(Answer, Done)>>,
-}
-
-/// A connection's task, driven by one runtime.
-#[derive(Clone)]
-struct Link {
-    runtime: Handle,
-    requests: mpsc::UnboundedSender<Request>,
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Commands,
+    Renewals,
 }
 
 /// All ways of one process to one server.
 pub(crate) struct Links {
     pub(crate) options: Arc<MysqlOptions>,
     pub(crate) clock: Clock,
-    home: Link,
-    others: Mutex<Vec<Link>>,
+    home: Arc<Link>,
+    others: Mutex<Vec<(Use, Arc<Link>)>>,
     /// The longest ttl asked for, which is how long the room stays closed if the tables were lost.
     ttl_max: Mutex<Duration>,
 }
@@ -70,7 +47,7 @@ impl Links {
     pub(crate) fn new(options: MysqlOptions, runtime: Handle) -> Self {
         let options = Arc::new(options);
         Links {
-            home: Link::start(options.clone(), runtime),
+            home: Arc::new(Link::start(options.clone(), runtime)),
             options,
             clock: Clock::boot(),
             others: Mutex::default(),
@@ -89,41 +66,31 @@ impl Links {
         *longest = ttl.max(*longest);
     }
 
-    /// Send one or several statements and wait for their answers.
-    pub(crate) async fn ask(&self, doing: &'static str, sql: &str) -> backend::Result<Answer> {
-        let (answer, _) = self.try_ask(&Ask::Text(sql.to_owned())).await.map_err(|it| it.fault(doing))?;
-        Ok(answer)
+    /// How long to wait for the answer to a command about a lock of this ttl.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        (ttl / 6).clamp(COMMAND_MIN, COMMAND_MAX).min(self.options.common.answer_within)
     }
 
-    /// Run one statement without rows that the server prepares once and keeps. Where it cannot, nothing is done.
-    pub(crate) async fn run(
-        &self,
-        doing: &'static str,
-        sql: &'static str,
-        params: Vec<Value>,
-    ) -> backend::Result<Done> {
-        match self.try_ask(&Ask::Prepared(sql, params)).await {
-            Ok((_, done)) => Ok(done),
-            Err(trouble) if trouble.is_unprepared() => Ok(Done { changed: 0, number: 0 }),
-            Err(trouble) => Err(trouble.fault(doing)),
-        }
+    /// The same for a renewal: what the lock has left must suffice for a second attempt.
+    pub(super) fn renewal_patience(&self, ttl: Duration) -> Duration {
+        (ttl / 6).max(RENEWAL_MIN).min(self.options.common.answer_within)
     }
 
-    /// The same for a statement that answers one row of numbers.
-    pub(crate) async fn numbers(&self, doing: &'static str, sql: &str) -> backend::Result<Vec<i64>> {
-        let answer = self.ask(doing, sql).await?;
-        let row = answer.into_iter().flatten().next();
-        let numbers = row.map(|it| (0..it.len()).map(|at| it.get_opt(at)?.ok()).collect());
-        let broken = || Trouble::Refused("the answer has another form than expected".into()).fault(doing);
-        numbers.flatten().ok_or_else(broken)
+    /// Send one or several statements for the operator and wait for their answers.
+    pub(crate) async fn ask(&self, doing: &'static str, sql: &str) -> backend::Result<Vec<Vec<Row>>> {
+        let (ask, patience) = (Ask::Text(sql.to_owned()), self.options.common.answer_within);
+        let reply = self.try_ask(&self.commands(), &ask, patience).await.map_err(|it| it.fault(doing))?;
+        Ok(reply.rows)
     }
 
-    /// Send statements until they are answered or there is no more sense in it.
-    async fn try_ask(&self, ask: &Ask) -> Result<(Answer, Done)> {
+    /// Send a request by this way, or by a better one, until it is answered or there is no more sense in it.
+    pub(super) async fn try_ask(&self, way: &Arc<Link>, ask: &Ask, patience: Duration) -> Result<Reply> {
+        let (mut way, mut heard_since) = (way.clone(), Moment::from_nanos(0));
         let (mut reconnected, mut recreated) = (false, false);
         for attempt in 0.. {
-            let trouble = match self.link().send(ask.clone()).await {
-                Ok(answer) => return Ok(answer),
+            let began = self.clock.now();
+            let trouble = match way.send(ask.clone(), patience, heard_since).await {
+                Ok(reply) => return Ok(reply),
                 Err(trouble) => trouble,
             };
             match trouble.cure() {
@@ -131,7 +98,13 @@ impl Links {
                     let pause = retry::pause(attempt, Duration::from_millis(1), Duration::from_millis(100));
                     self.clock.sleep(pause).await;
                 }
-                Cure::Reconnect if !reconnected => reconnected = true,
+                Cure::Reconnect if !reconnected => {
+                    // A connection over which nothing was heard since then may be as dead as this one.
+                    (reconnected, heard_since) = (true, began);
+                    if way.is_dead() || way.is_stalled() {
+                        way = self.own(Use::Commands);
+                    }
+                }
                 Cure::Recreate if !recreated && self.options.common.create => {
                     recreated = true;
                     let quiet = *locked(&self.ttl_max);
@@ -148,88 +121,55 @@ impl Links {
         schema::prepare(self, Duration::ZERO).await.map_err(|it| it.fault(doing))
     }
 
-    /// Send statements once.
-    pub(crate) async fn send(&self, sql: &str) -> Result<Answer> {
-        let (answer, _) = self.link().send(Ask::Text(sql.to_owned())).await?;
-        Ok(answer)
+    /// Open the connection for renewals, if there is none.
+    pub(super) async fn ready_to_renew(&self, doing: &'static str) -> backend::Result<()> {
+        let way = self.renewals();
+        if !way.is_connected() {
+            let patience = self.options.common.answer_within;
+            self.try_ask(&way, &Ask::Nothing, patience).await.map_err(|it| it.fault(doing))?;
+        }
+        Ok(())
     }
 
-    /// The present runtime's own way to the server: no other runtime can block it, and it ends with nobody else.
-    fn link(&self) -> Link {
-        let Ok(here) = Handle::try_current() else {
-            return self.home.clone();
-        };
-        if here.id() == self.home.runtime.id() {
+    /// The way for commands of the present caller: on its own runtime, unless nobody drives that.
+    pub(super) fn commands(&self) -> Arc<Link> {
+        let Some(caller) = caller_runtime() else { return self.own(Use::Commands) };
+        let link = self.on(Use::Commands, caller);
+        if link.is_dead() || link.is_stalled() { self.own(Use::Commands) } else { link }
+    }
+
+    /// Any way that is connected.
+    pub(super) fn connected(&self) -> Option<Arc<Link>> {
+        let usable = |it: &Arc<Link>| it.is_connected() && !it.is_dead() && !it.is_stalled();
+        let others = locked(&self.others);
+        others.iter().map(|it| &it.1).chain([&self.home]).find(|it| usable(it)).cloned()
+    }
+
+    /// The way for renewals.
+    pub(super) fn renewals(&self) -> Arc<Link> {
+        self.own(Use::Renewals)
+    }
+
+    /// A way on the present runtime, which while verbs are polled is the locker's own.
+    fn own(&self, purpose: Use) -> Arc<Link> {
+        Handle::try_current().map_or_else(|_| self.home.clone(), |it| self.on(purpose, it))
+    }
+
+    /// The way on this runtime: no other can block it, and it ends with nobody else.
+    fn on(&self, purpose: Use, runtime: Handle) -> Arc<Link> {
+        if purpose == Use::Commands && runtime.id() == self.home.runtime.id() {
             return self.home.clone();
         }
         let mut others = locked(&self.others);
-        others.retain(|it| !it.requests.is_closed());
-        if let Some(link) = others.iter().find(|it| it.runtime.id() == here.id()) {
+        let found = others.iter().find(|it| it.0 == purpose && it.1.runtime.id() == runtime.id());
+        if let Some((_, link)) = found {
             return link.clone();
         }
-        let link = Link::start(self.options.clone(), here);
-        others.push(link.clone());
+        others.retain(|it| !it.1.is_dead());
+        let link = Arc::new(Link::start(self.options.clone(), runtime));
+        others.push((purpose, link.clone()));
         link
     }
-}
-
-impl Link {
-    fn start(options: Arc<MysqlOptions>, runtime: Handle) -> Self {
-        let (requests, inbox) = mpsc::unbounded_channel();
-        runtime.spawn(serve(options, inbox));
-        Link { runtime, requests }
-    }
-
-    async fn send(&self, ask: Ask) -> Result<(Answer, Done)> {
-        let (reply, answer) = oneshot::channel();
-        let request = Request { ask, reply };
-        self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
-        answer.await.unwrap_or(Err(Trouble::NoRuntime))
-    }
-}
-
-/// The connection's task: one statement after the other, until nobody can send any more.
-async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Request>) {
-    let (clock, mut open) = (Clock::boot(), None);
-    while let Some(Request { ask, reply }) = inbox.recv().await {
-        let answer = tokio::select! {
-            biased;
-            answer = run(&options, &mut open, ask) => answer,
-            () = clock.sleep(options.common.answer_within) => Err(Trouble::Silent),
-        };
-        if answer.as_ref().is_err_and(Trouble::spoils) {
-            // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
-            open = None;
-        }
-        // Whoever went away does not need the answer.
-        let _ = reply.send(answer);
-    }
-    if let Some(conn) = open {
-        // Say goodbye; if that fails the server notices by itself.
-        let _ = conn.disconnect().await;
-    }
-}
-
-async fn run(options: &MysqlOptions, open: &mut Option<Conn>, ask: Ask) -> Result<(Answer, Done)> {
-    let conn = if let Some(conn) = open {
-        conn
-    } else {
-        let mut conn = Conn::new(options.opts.clone()).await?;
-        conn.query_drop(GREETING).await?;
-        open.insert(conn)
-    };
-    let mut answer = Vec::new();
-    match ask {
-        Ask::Text(sql) => {
-            let mut results = conn.query_iter(sql).await?;
-            while !results.is_empty() {
-                answer.push(results.collect().await?);
-            }
-        }
-        Ask::Prepared(sql, params) => conn.exec_drop(sql, params).await?,
-    }
-    let done = Done { changed: conn.affected_rows(), number: conn.last_insert_id().unwrap_or(0) };
-    Ok((answer, done))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -24,6 +24,9 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
         .collect();
     let get = |name: &str| settings.get(name).map_or("", String::as_str);
     let mut findings = vec![durability(get)];
+    if get("log_bin") == "ON" {
+        findings.push(replicas(get, followed(store).await?));
+    }
     findings.extend(replication(get));
     findings.extend(galera(get));
     findings.extend(sessions(get));
@@ -52,33 +55,71 @@ fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Finding {
     }
 }
 
+/// Whether somebody follows the binary log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Followed {
+    Yes,
+    No,
+    /// Without the right to see others' sessions nobody can tell.
+    Unseen,
+}
+
+async fn followed(store: &Store) -> Result<Followed> {
+    let sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'; \
+               SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'";
+    let answer = store.links.ask(DOING, sql).await?;
+    let counts: Vec<u64> = answer.iter().flatten().filter_map(|it| it.get_opt(0)?.ok()).collect();
+    Ok(match counts[..] {
+        [dumps, _] if 0 < dumps => Followed::Yes,
+        [_, rights] if 0 < rights => Followed::No,
+        _ => Followed::Unseen,
+    })
+}
+
+/// What a binary log means, which MySQL writes unless told otherwise.
+fn replicas<'a>(get: impl Fn(&str) -> &'a str, followed: Followed) -> Finding {
+    let forgotten = "if a replica is promoted, the last grants are forgotten; fences still grow, because they follow \
+                     the clock";
+    let semi = [get("rpl_semi_sync_master_enabled"), get("rpl_semi_sync_source_enabled")];
+    if semi.contains(&"ON") {
+        return finding(
+            Severity::Fine,
+            "replication is semi-synchronous",
+            "a replica has each grant before it is told, as long as one answers in time",
+            "nothing to do",
+        );
+    }
+    match followed {
+        Followed::Yes => finding(
+            Severity::Warning,
+            "a replica follows the binary log, asynchronously",
+            forgotten,
+            "use semi-synchronous replication, or check fences where it matters",
+        ),
+        Followed::No => finding(
+            Severity::Fine,
+            "the binary log is on, and no replica follows it",
+            "nothing, until there is one",
+            "use semi-synchronous replication if you attach one",
+        ),
+        Followed::Unseen => finding(
+            Severity::Fine,
+            "the binary log is on; this user may not see whether a replica follows it",
+            forgotten,
+            "examine the server as a user with the right PROCESS",
+        ),
+    }
+}
+
 fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if get("log_bin") == "ON" {
-        let semi = [get("rpl_semi_sync_master_enabled"), get("rpl_semi_sync_source_enabled")];
-        if semi.contains(&"ON") {
-            findings.push(finding(
-                Severity::Fine,
-                "replication is semi-synchronous",
-                "a replica has each grant before it is told, as long as one answers in time",
-                "nothing to do",
-            ));
-        } else {
-            findings.push(finding(
-                Severity::Warning,
-                "the binary log is on and replication, if there is any, is asynchronous",
-                "if a replica is promoted, the last grants are forgotten; fences still grow, because they follow the clock",
-                "use semi-synchronous replication, or check fences where it matters",
-            ));
-        }
-        if get("binlog_format") == "STATEMENT" {
-            findings.push(finding(
-                Severity::Danger,
-                "binlog_format is STATEMENT",
-                "the server refuses our statements, which are READ COMMITTED",
-                "set it to ROW or MIXED",
-            ));
-        }
+    if get("log_bin") == "ON" && get("binlog_format") == "STATEMENT" {
+        findings.push(finding(
+            Severity::Danger,
+            "binlog_format is STATEMENT",
+            "the server refuses our statements, which are READ COMMITTED",
+            "set it to ROW or MIXED",
+        ));
     }
     if get("read_only") == "ON" {
         findings.push(finding(
@@ -135,6 +176,18 @@ mod tests {
             _ => "",
         };
         let severities: Vec<_> = replication(settings).iter().map(|it| it.severity).collect();
-        assert_eq!(severities, [Severity::Warning, Severity::Danger]);
+        assert_eq!(severities, [Severity::Danger]);
+    }
+
+    #[test]
+    fn only_a_replica_that_may_lag_is_warned_of() {
+        let severity = |semi: &'static str, followed| {
+            let get = |name: &str| if name == "rpl_semi_sync_source_enabled" { semi } else { "" };
+            replicas(get, followed).severity
+        };
+        assert_eq!(severity("OFF", Followed::Yes), Severity::Warning);
+        assert_eq!(severity("ON", Followed::Yes), Severity::Fine);
+        assert_eq!(severity("OFF", Followed::No), Severity::Fine);
+        assert_eq!(severity("OFF", Followed::Unseen), Severity::Fine);
     }
 }

@@ -13,6 +13,10 @@ pub(crate) enum Trouble {
     Silent,
     /// The runtime that drives the connection has ended.
     NoRuntime,
+    /// Nobody drives the runtime of the connection.
+    Stalled,
+    /// The statement was done in a transaction that is still open.
+    Uncommitted,
     /// We said no.
     Refused(String),
 }
@@ -50,12 +54,29 @@ impl Trouble {
         match (self, self.code()) {
             // Deadlock, lock wait time-out, certification conflict, table changed, duplicate key.
             (_, Some(1213 | 1205 | 1020 | 1412 | 1062)) => Cure::Again,
-            // Shutdown, killed, broken packets, idle too long, a prepared statement that the session does not know.
-            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1243 | 1927 | 4031)) => Cure::Reconnect,
+            // Shutdown, killed, broken packets, idle too long, a prepared statement that the session does not know,
+            // a transaction that somebody else has begun.
+            (_, Some(1053 | 1080 | 1152..=1161 | 1184 | 1243 | 1317 | 1568 | 1927 | 4031)) => Cure::Reconnect,
             (_, Some(1146 | 1305)) => Cure::Recreate,
             (Trouble::Sql(error), None) if error.is_fatal() => Cure::Reconnect,
+            (Trouble::Silent | Trouble::NoRuntime | Trouble::Stalled | Trouble::Uncommitted, _) => {
+                Cure::Reconnect
+            }
             _ => Cure::None,
         }
+    }
+
+    /// Whether somebody else is making the same things at this moment: table, procedure, column, key, row.
+    pub(crate) fn is_made_by_others(&self) -> bool {
+        matches!(
+            self.code(),
+            Some(1050 | 1060 | 1061 | 1304 | 1305 | 1091 | 1146 | 1213 | 1205 | 1412 | 1684)
+        )
+    }
+
+    /// Whether the server has no connection left.
+    pub(crate) fn is_crowded(&self) -> bool {
+        matches!(self.code(), Some(1040 | 1203 | 1226))
     }
 
     /// Whether the server, or a proxy before it, has no room for a prepared statement or knows none.
@@ -63,13 +84,15 @@ impl Trouble {
         matches!(self.code(), Some(1243 | 1295 | 1461))
     }
 
-    /// Whether the connection may still be used.
+    /// Whether the connection may not be used any more.
     pub(crate) fn spoils(&self) -> bool {
-        match self {
-            Trouble::Silent => true,
-            Trouble::Sql(error) => error.is_fatal() || self.cure() == Cure::Reconnect,
-            Trouble::NoRuntime | Trouble::Refused(_) => false,
-        }
+        // Others got in between, something is missing, we may not: all that leaves a session as it was. After anything
+        // else, such as a disk that was full when it should have rolled back, nobody can tell.
+        let got_between = matches!(self.code(), Some(1213 | 1205 | 1020 | 1412 | 1062));
+        let missing = matches!(self.code(), Some(1146 | 1305 | 1295 | 1461));
+        let forbidden = matches!(self.code(), Some(1044 | 1142 | 1143 | 1227 | 1370 | 1410 | 1419));
+        let elsewhere = matches!(self, Trouble::NoRuntime | Trouble::Stalled);
+        !(got_between || missing || forbidden || elsewhere)
     }
 
     /// The fault to tell a caller who was `doing` something.
@@ -82,13 +105,23 @@ impl Trouble {
                 doing,
                 "the tokio runtime that drives the connection has ended; connect again on a living one",
             ),
+            Trouble::Stalled => {
+                Fault::transient(NAME, doing, "nobody drives the tokio runtime of the connection")
+            }
+            Trouble::Uncommitted => Fault::transient(
+                NAME,
+                doing,
+                "the server leaves our transactions open although the session commits; something between us and the \
+                 server changes its settings, perhaps a proxy",
+            ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Sql(error) => {
-                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(code));
                 let said = match &error {
                     mysql_async::Error::Server(it) => format!("{} (error {})", it.message, it.code),
                     other => other.to_string(),
                 };
+                let disk = tells_of_disk(&said).then_some((FaultKind::Transient, FULL));
+                let (kind, advice) = tls_advice(&error).or(disk).unwrap_or_else(|| advice(code));
                 let message = if advice.is_empty() { said } else { format!("{advice}: {said}") };
                 Fault::new(kind, NAME, doing, message).with_source(error)
             }
@@ -106,6 +139,24 @@ fn tls_advice(error: &mysql_async::Error) -> Option<(FaultKind, &'static str)> {
         other => crate::tls::advice(other),
     };
     advice.map(|it| (FaultKind::Permanent, it))
+}
+
+const FULL: &str = "the server's disk or table space is full; free some space";
+
+/// Whether the server's own words tell of a full disk, whatever number it gives to that.
+fn tells_of_disk(said: &str) -> bool {
+    [
+        "No space left",
+        "errno: 28",
+        "errno 28",
+        "errno: 27",
+        "errno 27",
+        "File too large",
+        "Disk full",
+        "disk full",
+    ]
+    .iter()
+    .any(|it| said.contains(it))
 }
 
 /// Whether trying again can help, and what to do.
@@ -132,8 +183,8 @@ fn advice(code: Option<u16>) -> (FaultKind, &'static str) {
             Permanent,
             "the server writes its binary log by statement, which READ COMMITTED forbids; set binlog_format to ROW or MIXED",
         ),
-        1568 => (Permanent, "the session is inside a transaction; no `init_connect` may begin one"),
-        1021 | 1114 | 1030 => (Transient, "the server's disk or table space is full; free some space"),
+        1568 => (Transient, "the session was inside a transaction that we did not begin"),
+        1021 | 1026 | 1030 | 1114 => (Transient, FULL),
         1040 | 1203 | 1226 => (Transient, "the server has no connection left; raise max_connections"),
         1290 | 1792 | 1836 => (Transient, "the server is read-only, perhaps a replica"),
         1047 => (Transient, "this node of the cluster does not serve at present"),

@@ -4,7 +4,7 @@ use lockkeeper_core::{Fence, Key};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Transaction};
 
-use super::place::{bytes, text};
+use super::text::{bytes, text};
 use crate::fenced::FencedError;
 use crate::name::hash;
 
@@ -51,6 +51,9 @@ impl MysqlFences {
     /// Call it before anything else in the transaction, also when you only read: a transaction that is
     /// REPEATABLE READ sees the data as they are at its first read, which must come after the check. Use the
     /// lock's name as the resource, unless one lock protects several.
+    ///
+    /// Commit, also when you only read: a transaction that is rolled back has not raised the fence, and an old
+    /// holder's late write is then not refused.
     ///
     /// # Cancel safety
     /// If dropped, close the connection: the driver cannot go on with it.

@@ -1,5 +1,5 @@
 //! Locks in MySQL and MariaDB: first come first served, one statement to take a free lock and one to give it
-//! back; whoever waits looks at the line at a pace that follows how long others hold.
+//! back; whoever waits looks at its own row, and keeps its place by it, without locking the line.
 //!
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
@@ -10,11 +10,17 @@ mod connection;
 mod doctor;
 mod fault;
 mod fenced;
+mod lane;
+mod line;
+mod link;
 pub mod named;
 mod options;
+mod pace;
 mod place;
 pub mod rowlock;
 mod schema;
+mod session;
+mod text;
 mod wake;
 
 use std::fmt;
@@ -30,7 +36,6 @@ pub use options::MysqlOptions;
 pub use place::MysqlPlace;
 pub use schema::ddl;
 
-use crate::batch::Batch;
 use connection::Links;
 
 const NAME: &str = "mysql";
@@ -55,7 +60,6 @@ pub struct Mysql(Arc<Store>);
 #[derive(Debug)]
 pub(crate) struct Store {
     links: Links,
-    batch: Batch,
 }
 
 impl fmt::Debug for Mysql {
@@ -76,9 +80,10 @@ impl Mysql {
     pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store =
-            Arc::new(Store { links: Links::new(options.secured()?, runtime), batch: Batch::default() });
+        let store = Arc::new(Store { links: Links::new(options.secured()?, runtime) });
         store.links.prepare("preparing the tables").await?;
+        // Processes that do not live long clean as well. A fault here is met again by the first verb.
+        let _ = cleaner::clean_some(&store).await;
         cleaner::start(&store);
         Ok(Mysql(store))
     }

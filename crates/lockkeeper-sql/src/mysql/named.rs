@@ -17,7 +17,7 @@ use lockkeeper_core::Key;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use super::place::bytes;
+use super::text::bytes;
 use crate::name::hash;
 
 /// The name under which a key is locked: two letters of ours and as many digits of its hash as fit.

@@ -1,36 +1,40 @@
 //! A place in a line of the database: a free lock is taken and given back by one statement on one row; whatever
-//! concerns others is one call of a procedure.
+//! concerns others is one call of a procedure; a place in line is kept, and a grant learnt, by one's own row.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Load, Moment};
 
+use super::alone::{Left, Take};
+use super::fault::Trouble;
+use super::line::{Mark, Seen, View, What};
+use super::link::{Ask, Link};
+use super::pace::Pace;
+use super::text::{bytes, optional, text};
 use super::{NAME, Store};
-use crate::batch::{self, Batch, Due, RenewAll};
 use crate::name::{NameHash, hash, micros_up, printable, span};
-use crate::pace::Pace;
 
-/// The shortest time after which asking again is worthwhile.
-pub(super) const RECHECK_MIN: Duration = Duration::from_millis(1);
-
-const TAKING: &str = "taking the lock";
-const LEAVING: &str = "giving the lock back";
+pub(super) const TAKING: &str = "taking the lock";
+pub(super) const LEAVING: &str = "giving the lock back";
 
 /// The server's clock in microseconds.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// Where the store knows us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     /// Nowhere: we have not asked yet.
     Nowhere,
     /// We took the lock when it was free, and stand in its row unless somebody has come since.
     Alone,
-    /// In the line, or nobody can tell.
-    InLine,
+    /// In the line, and we hold.
+    Held,
+    /// In the line, and we wait.
+    Waiting,
+    /// Nobody can tell.
+    Unknown,
 }
 
 /// A claim's place in a line of [`Mysql`](super::Mysql).
@@ -38,32 +42,60 @@ enum Standing {
 pub struct MysqlPlace {
     pub(super) store: Arc<Store>,
     pub(super) claim: Arc<Claim>,
-    pub(super) lock: NameHash,
-    /// We wait, and nobody has told us otherwise.
-    pub(super) waiting: bool,
+    lock: NameHash,
+    pub(super) standing: Standing,
+    /// Our number in line, or of our grant.
+    seq: i64,
+    /// Nobody in the line has a smaller number.
+    pub(super) head: i64,
+    /// How many wait before us.
+    pub(super) before: i64,
+    /// When a holder before us expires, unless it is renewed.
+    pub(super) expires_at: Moment,
+    /// When the line last moved.
+    pub(super) moved_at: Moment,
+    /// When the procedure was last asked.
+    pub(super) asked_at: Moment,
+    /// The procedure must be asked: a look does not suffice.
+    pub(super) must_ask: bool,
+    /// What a look has found out.
+    pub(super) found: Option<Grant>,
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
-    standing: Standing,
     pub(super) pace: Pace,
 }
 
 impl MysqlPlace {
     pub(super) fn new(store: Arc<Store>, claim: Claim) -> Self {
+        let nobody_asked = Moment::from_nanos(0);
         MysqlPlace {
             lock: hash(&claim.key),
             store,
             claim: Arc::new(claim),
-            waiting: false,
-            knows_wanted: false,
             standing: Standing::Nowhere,
+            seq: 0,
+            head: 0,
+            before: 0,
+            expires_at: nobody_asked,
+            moved_at: nobody_asked,
+            asked_at: nobody_asked,
+            must_ask: false,
+            found: None,
+            knows_wanted: false,
             pace: Pace::new(),
         }
+    }
+
+    /// How we are found again.
+    pub(super) fn mark(&self, view: View) -> Mark {
+        let id = *self.claim.id.as_bytes();
+        Mark { lock: self.lock, id, seq: self.seq, head: self.head, ttl: self.claim.ttl, view }
     }
 
     fn turn_sql(&self) -> String {
         let (claim, label) = (&self.claim, &self.claim.label);
         format!(
-            "CALL lockkeeper_turn_2({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})",
+            "CALL lockkeeper_turn_3({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})",
             bytes(&self.lock),
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
@@ -77,50 +109,123 @@ impl MysqlPlace {
             optional(label.note.as_deref()),
         )
     }
-}
 
-/// Bytes as a literal. Hexadecimal digits cannot end it, whatever the server's mode.
-pub(super) fn bytes(bytes: &[u8]) -> String {
-    let mut literal = String::with_capacity(bytes.len() * 2 + 3);
-    literal.push_str("x'");
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(literal, "{byte:02x}");
+    /// A weight above the capacity would never fit, and block the line for ever.
+    fn refuse_misfit(&self) -> Result<()> {
+        let Load { weight, capacity, .. } = self.claim.load;
+        if weight <= capacity {
+            return Ok(());
+        }
+        let message = format!("a weight of {weight} never fits into a capacity of {capacity}; ask for less");
+        Err(Fault::permanent(NAME, TAKING, message))
     }
-    literal.push('\'');
-    literal
+
+    /// Ask the procedure, which may change the line.
+    async fn ask_procedure(&mut self, way: &Arc<Link>) -> Result<Turn> {
+        let links = &self.store.links;
+        let (ask, patience) = (Ask::Text(self.turn_sql()), links.patience(self.claim.ttl));
+        let reply = links.try_ask(way, &ask, patience).await.map_err(|it| it.fault(TAKING))?;
+        let row = reply.rows.first().and_then(|it| it.first());
+        let numbers: Option<Vec<i64>> =
+            row.and_then(|row| (0..row.len()).map(|at| row.get_opt(at)?.ok()).collect());
+        let Some([held, counter, wanted, seq, ahead, before, expiry, alone]) = numbers.as_deref() else {
+            return Err(Trouble::Refused("the answer has another form than expected".into()).fault(TAKING));
+        };
+        (self.seq, self.before, self.must_ask, self.knows_wanted) = (*seq, *before, false, *wanted != 0);
+        self.asked_at = links.clock.now();
+        if *held != 0 {
+            self.standing = if *alone != 0 { Standing::Alone } else { Standing::Held };
+            let ttl = self.claim.ttl;
+            return Ok(Turn::Held(grant(counter.unsigned_abs(), ttl, *wanted != 0, reply.sent_at)));
+        }
+        self.standing = if self.claim.patient { Standing::Waiting } else { Standing::Unknown };
+        (self.expires_at, self.moved_at) = (self.asked_at.after(span(*expiry)), self.asked_at);
+        self.pace.saw(self.asked_at, self.before);
+        Ok(self.wait(u64::try_from(*ahead).ok()))
+    }
+
+    /// Keep our place by our own row alone, with all places of this process.
+    async fn keep(&mut self) -> Result<Option<Turn>> {
+        let seen = self.store.keep(self.mark(View::Far)).await?;
+        self.understand(seen);
+        if self.must_ask {
+            return Ok(None);
+        }
+        if let Some(grant) = self.found.take() {
+            return Ok(Some(Turn::Held(grant)));
+        }
+        Ok(Some(self.wait(u64::try_from(self.before + 1).ok())))
+    }
+
+    /// Whoever waits looks at the line meanwhile; its place must be kept.
+    fn wait(&self, ahead: Option<u64>) -> Turn {
+        Turn::wait(self.claim.ttl / 3, ahead)
+    }
+
+    /// Learn from a look.
+    pub(super) fn understand(&mut self, seen: Seen) {
+        match seen.what {
+            What::Gone => self.must_ask = true,
+            What::Held { counter, left, wanted, .. } => {
+                self.knows_wanted = wanted;
+                // Who must be told its counter, or has little time left, asks.
+                if counter == 0 || left < self.claim.ttl / 2 {
+                    self.must_ask = true;
+                } else {
+                    self.standing = Standing::Held;
+                    self.found = Some(grant(counter, left, wanted, seen.sent_at));
+                }
+            }
+            What::Waiting { head, before, expiry, still } => {
+                let now = self.store.links.clock.now();
+                self.head = head;
+                if let Some(before) = before {
+                    self.before = before;
+                    self.pace.saw(now, before);
+                    (self.expires_at, self.moved_at) = (now.after(span(expiry)), now.before(still));
+                    // The holder has gone without a word, and we are the next to live: somebody must let us in.
+                    self.must_ask = before == 0 && expiry <= 0;
+                }
+            }
+        }
+    }
 }
 
-/// Text as a literal.
-pub(super) fn text(text: &str) -> String {
-    format!("_utf8mb4 {}", bytes(text.as_bytes()))
-}
-
-fn optional(value: Option<&str>) -> String {
-    value.map_or_else(|| "NULL".to_owned(), |it| text(&printable(it)))
+/// What was asked for at `sent_at` and lasts so long from then.
+fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
+    Grant::new(counter, left).wanted(wanted).sent_at(sent_at)
 }
 
 impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
+        self.refuse_misfit()?;
+        if let Some(grant) = self.found.take() {
+            return Ok(Turn::Held(grant));
+        }
         let links = &self.store.links;
         links.note_ttl(self.claim.ttl);
+        links.ready_to_renew(TAKING).await?;
+        let way = links.commands();
         // Whatever comes of it, from now on others may be there because of us.
-        if std::mem::replace(&mut self.standing, Standing::InLine) == Standing::Nowhere
-            && let Some(counter) = self.store.take_free(TAKING, &self.lock, &self.claim).await?
-        {
-            self.standing = Standing::Alone;
-            return Ok(Turn::Held(Grant::new(counter, self.claim.ttl).wanted(false)));
+        match std::mem::replace(&mut self.standing, Standing::Unknown) {
+            Standing::Nowhere => {
+                let take = Take { lock: self.lock, claim: self.claim.clone() };
+                if let Some(taken) = self.store.take_free(way.clone(), take).await? {
+                    self.standing = Standing::Alone;
+                    self.seq = i64::try_from(taken.counter).unwrap_or(i64::MAX);
+                    return Ok(Turn::Held(grant(taken.counter, self.claim.ttl, false, taken.sent_at)));
+                }
+            }
+            Standing::Waiting if !self.must_ask => {
+                self.standing = Standing::Waiting;
+                if let Some(turn) = self.keep().await? {
+                    return Ok(turn);
+                }
+                self.standing = Standing::Unknown;
+            }
+            _ => {}
         }
-        let answer = links.numbers(TAKING, &self.turn_sql()).await?;
-        let [held, counter, wanted, ahead, ahead_waiting, expiry] = answer[..] else {
-            return Err(Fault::permanent(NAME, TAKING, "the answer has another form than expected"));
-        };
-        (self.waiting, self.knows_wanted) = (held == 0, wanted != 0);
-        if held != 0 {
-            return Ok(Turn::Held(Grant::new(counter.unsigned_abs(), self.claim.ttl).wanted(wanted != 0)));
-        }
-        self.pace.pause(links.clock.now(), ahead_waiting, self.claim.ttl / 3);
-        Ok(Turn::wait(span(expiry).min(self.claim.ttl / 3).max(RECHECK_MIN), u64::try_from(ahead).ok()))
+        self.ask_procedure(&way).await
     }
 
     async fn changed(&mut self) {
@@ -128,71 +233,35 @@ impl Place for MysqlPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let due = Due { lock: self.lock, claim: self.claim.clone() };
-        let renewal = batch::renew(&self.store, due).await?;
-        if let Renewal::Held { wanted, .. } = renewal {
-            self.knows_wanted = wanted;
+        let view = if self.standing == Standing::Held { View::Near } else { View::Alone };
+        let seen = self.store.renew(self.mark(view)).await?;
+        let What::Held { left, wanted, alone, .. } = seen.what else { return Ok(Renewal::Lost) };
+        if self.standing == Standing::Alone && !alone {
+            self.standing = Standing::Held;
         }
-        Ok(renewal)
+        self.knows_wanted = wanted;
+        Ok(Renewal::held(left.min(self.claim.ttl), wanted).sent_at(seen.sent_at))
     }
 
     async fn leave(&mut self) -> Result<()> {
-        let standing = std::mem::replace(&mut self.standing, Standing::InLine);
-        let alone = standing == Standing::Alone && !self.knows_wanted;
-        if !(alone && self.store.give_back(LEAVING, &self.lock, &self.claim).await?) {
-            let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
-            let sql = format!("CALL lockkeeper_leave_2({lock}, {id})");
-            self.store.links.ask(LEAVING, &sql).await?;
+        let standing = std::mem::replace(&mut self.standing, Standing::Unknown);
+        self.found = None;
+        if standing == Standing::Nowhere {
+            self.standing = standing;
+            return Ok(());
         }
-        self.waiting = false;
+        let way = self.store.links.commands();
+        if standing == Standing::Alone && !self.knows_wanted {
+            let left = self.store.give_back(way.clone(), self.mark(View::Alone)).await?;
+            if left == Left::Done {
+                return Ok(());
+            }
+        }
+        let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
+        let ask = Ask::Text(format!("CALL lockkeeper_leave_3({lock}, {id})"));
+        let links = &self.store.links;
+        let patience = links.patience(self.claim.ttl);
+        links.try_ask(&way, &ask, patience).await.map_err(|it| it.fault(LEAVING))?;
         Ok(())
-    }
-}
-
-impl RenewAll for Store {
-    fn batch(&self) -> &Batch {
-        &self.batch
-    }
-
-    /// By a connection on the present runtime, which is the keeper's: no user code can block it.
-    async fn renew_all(&self, dues: &[Due]) -> Result<Vec<Renewal>> {
-        let ours: Vec<String> = dues
-            .iter()
-            .map(|it| format!("(`lock` = {} AND id = {})", bytes(&it.lock), bytes(it.claim.id.as_bytes())))
-            .collect();
-        let ours = ours.join(" OR ");
-        // In one trip. What the last statement finds alive was renewed by one of the others. A claim moves only
-        // from its lock's row to the others of its line, so that whoever looks in this order finds it.
-        let sql = format!(
-            "UPDATE lockkeeper_lock SET expires = {NOW} + ttl WHERE expires > {NOW} AND ({ours}); \
-             UPDATE lockkeeper_claim SET expires = {NOW} + ttl WHERE held AND expires > {NOW} AND ({ours}); \
-             SELECT id, FALSE FROM lockkeeper_lock WHERE expires > {NOW} AND ({ours}) UNION ALL \
-             SELECT c.id, EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = c.`lock` AND NOT w.held) \
-             FROM lockkeeper_claim AS c WHERE c.held AND c.expires > {NOW} AND ({})",
-            ours.replace("`lock`", "c.`lock`").replace(" id ", " c.id ")
-        );
-        let answer = self.links.ask("renewing the lock", &sql).await?;
-        let kept: Vec<(Vec<u8>, bool)> = answer
-            .into_iter()
-            .flatten()
-            .filter_map(|it| Some((it.get_opt(0)?.ok()?, it.get_opt(1)?.ok()?)))
-            .collect();
-        let renewal = |due: &Due| {
-            let found = kept.iter().find(|(id, _)| id == due.claim.id.as_bytes());
-            found.map_or(Renewal::Lost, |(_, wanted)| Renewal::held(due.claim.ttl, *wanted))
-        };
-        Ok(dues.iter().map(renewal).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_text_can_end_its_literal() {
-        assert_eq!(text("a'; DROP"), "_utf8mb4 x'61273b2044524f50'");
-        assert_eq!(bytes(&[]), "x''");
-        assert_eq!(optional(None), "NULL");
     }
 }

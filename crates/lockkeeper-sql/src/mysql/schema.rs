@@ -1,19 +1,29 @@
 //! The tables and procedures, and what a process must find before it uses them.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 use super::connection::Links;
 use super::fault::{Result, Trouble};
+use super::link::{Ask, Link};
+use super::session::MODE;
+use super::text::bytes;
 use crate::name::micros_up;
+use crate::retry;
 
 /// The version this code reads and writes.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// What there must be.
 const TABLES: &str = "'lockkeeper_lock', 'lockkeeper_claim', 'lockkeeper_store'";
-const PROCEDURES: &str = "'lockkeeper_settle_2', 'lockkeeper_gather_2', 'lockkeeper_turn_2', 'lockkeeper_leave_2', \
-                          'lockkeeper_break_2', 'lockkeeper_clean_2', 'lockkeeper_upgrade_2'";
+const PROCEDURES: &str = "'lockkeeper_settle_3', 'lockkeeper_gather_3', 'lockkeeper_turn_3', 'lockkeeper_leave_3', \
+                          'lockkeeper_break_3', 'lockkeeper_clean_3', 'lockkeeper_upgrade_3'";
 const COUNT: i64 = 10;
+
+/// How long to wait for somebody else who makes the tables.
+const OTHERS_MAX: Duration = Duration::from_secs(60);
 
 /// The statements that make the tables and procedures in the current database, for people who run them by
 /// hand with the client `mysql` or `mariadb`.
@@ -49,75 +59,115 @@ fn statements(script: &str) -> Vec<String> {
 /// Find the tables, or make them. `quiet` is how long a table that is made anew must grant nothing, because
 /// holders of the old one do not know yet that it is gone.
 pub(crate) async fn prepare(links: &Links, quiet: Duration) -> Result<()> {
-    if found(links).await? {
+    let maker = Maker { links, way: links.commands() };
+    if maker.found().await? {
         return Ok(());
     }
     if !links.options.common.create {
         return Err(Trouble::Refused(
-            "the database lacks the tables or procedures of Lockkeeper and `create=no` was chosen; \
-             run the DDL in docs/backends/mysql.md"
+            "the database lacks the tables or procedures of Lockkeeper, or they were made in another sql_mode, and \
+             `create=no` was chosen; run the DDL in docs/backends/mysql.md"
                 .into(),
         ));
     }
-    // Those who create at the same time must do so one after the other. All on one connection.
-    let lock = "SELECT GET_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())), 10)";
-    // Without it, as on a Galera node, they get in each other's way and try again.
-    let _ = number(links, lock).await;
-    let created = create(links, quiet).await;
-    let unlock = "DO RELEASE_LOCK(CONCAT('lockkeeper_schema/', MD5(DATABASE())))";
-    let _ = links.send(unlock).await;
-    created
+    maker.make(quiet).await
 }
 
-async fn create(links: &Links, quiet: Duration) -> Result<()> {
-    if found(links).await? {
-        return Ok(());
-    }
-    let now = number(links, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").await?;
-    // A claim whose lock has no row is nobody's: its holder learns that it is lost before the room opens.
-    let orphans = "SELECT COUNT(*) FROM information_schema.tables \
-                   WHERE table_schema = DATABASE() AND table_name = 'lockkeeper_lock'";
-    let orphaned = number(links, orphans).await? == 0;
-    let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
-    for statement in statements(&text(quiet_until)) {
-        links.send(&statement).await?;
-    }
-    if orphaned {
-        links.send("DELETE FROM lockkeeper_claim").await?;
-    }
-    if found(links).await? {
-        return Ok(());
-    }
-    Err(Trouble::Refused("the tables were created and are not there; may this user see them?".into()))
+/// Whoever makes the tables: all on one connection.
+struct Maker<'a> {
+    links: &'a Links,
+    way: Arc<Link>,
 }
 
-/// Whether everything is there. Refuses if it is of another version.
-async fn found(links: &Links) -> Result<bool> {
-    let count = format!(
-        "SELECT (SELECT COUNT(*) FROM information_schema.tables \
-         WHERE table_schema = DATABASE() AND table_name IN ({TABLES})) \
-         + (SELECT COUNT(*) FROM information_schema.routines \
-         WHERE routine_schema = DATABASE() AND routine_name IN ({PROCEDURES}))"
-    );
-    if number(links, &count).await? != COUNT {
-        return Ok(false);
+impl Maker<'_> {
+    /// Those who make the tables at the same time do so one after the other; all but the first find them made.
+    async fn make(&self, quiet: Duration) -> Result<()> {
+        let database = self.links.options.opts.db_name().unwrap_or_default();
+        let name = bytes(&Sha256::digest(database)[..16]);
+        let name = format!("'lockkeeper_schema/{}'", name.trim_start_matches("x'").trim_end_matches('\''));
+        // Without it, as on a Galera node, they get in each other's way and try again.
+        let lock = format!("SELECT GET_LOCK({name}, {})", OTHERS_MAX.as_secs());
+        let locked = self.send(&lock, OTHERS_MAX + self.links.options.common.answer_within).await;
+        let mut made = self.make_once(quiet).await;
+        for attempt in 0..retry::ATTEMPTS_MAX {
+            if !made.as_ref().is_err_and(Trouble::is_made_by_others) {
+                break;
+            }
+            let pause = retry::pause(attempt, Duration::from_millis(10), Duration::from_secs(1));
+            self.links.clock.sleep(pause).await;
+            made = self.make_once(quiet).await;
+        }
+        if locked.is_ok() {
+            let _ =
+                self.send(&format!("DO RELEASE_LOCK({name})"), self.links.options.common.answer_within).await;
+        }
+        made
     }
-    let version = number(links, "SELECT COALESCE(MAX(version), 0) FROM lockkeeper_store").await?;
-    match version {
-        VERSION => Ok(true),
-        // Tables of an earlier version are made into ours.
-        ..VERSION => Ok(false),
-        version => Err(Trouble::Refused(format!(
-            "the tables have version {version}, this program knows version {VERSION}; \
-             use a newer Lockkeeper or another database"
-        ))),
-    }
-}
 
-async fn number(links: &Links, sql: &str) -> Result<i64> {
-    let answer = links.send(sql).await?;
-    let number = answer.into_iter().flatten().next().and_then(|it| it.get_opt(0)?.ok());
-    number.ok_or_else(|| Trouble::Refused("the server gave another answer than expected".into()))
+    async fn make_once(&self, quiet: Duration) -> Result<()> {
+        if self.found().await? {
+            return Ok(());
+        }
+        let now = self.number("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").await?;
+        // A claim whose lock has no row is nobody's: its holder learns that it is lost before the room opens.
+        let orphans = "SELECT COUNT(*) FROM information_schema.tables \
+                       WHERE table_schema = DATABASE() AND table_name = 'lockkeeper_lock'";
+        let orphaned = self.number(orphans).await? == 0;
+        let quiet_until = if quiet.is_zero() { 0 } else { now.saturating_add(micros_up(quiet)) };
+        for statement in statements(&text(quiet_until)) {
+            // Making tables takes longer than anything else we ask for.
+            self.send(&statement, OTHERS_MAX).await?;
+        }
+        if orphaned {
+            self.send("DELETE FROM lockkeeper_claim", OTHERS_MAX).await?;
+        }
+        if self.found().await? {
+            return Ok(());
+        }
+        Err(Trouble::Refused(
+            "the tables were created and are not there as InnoDB tables; may this user see them, and does the server \
+             enforce another engine?"
+                .into(),
+        ))
+    }
+
+    /// Whether everything is there. Refuses if it is of another version.
+    async fn found(&self) -> Result<bool> {
+        let count = format!(
+            "SELECT (SELECT COUNT(*) FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name IN ({TABLES}) AND engine = 'InnoDB') \
+             + (SELECT COUNT(*) FROM information_schema.routines \
+             WHERE routine_schema = DATABASE() AND routine_name IN ({PROCEDURES}) AND sql_mode = '{MODE}')"
+        );
+        let complete = self.number(&count).await? == COUNT;
+        let version = match self.number("SELECT COALESCE(MAX(version), 0) FROM lockkeeper_store").await {
+            Ok(version) => version,
+            // There is no such table.
+            Err(trouble) if trouble.is_made_by_others() => return Ok(false),
+            Err(trouble) => return Err(trouble),
+        };
+        match version {
+            VERSION => Ok(complete),
+            // Tables of an earlier version are made into ours.
+            ..VERSION => Ok(false),
+            version => Err(Trouble::Refused(format!(
+                "the tables have version {version}, this program knows version {VERSION}; \
+                 use a newer Lockkeeper or another database"
+            ))),
+        }
+    }
+
+    async fn number(&self, sql: &str) -> Result<i64> {
+        let rows = self.send(sql, self.links.options.common.answer_within).await?;
+        let number = rows.into_iter().flatten().next().and_then(|it| it.get_opt(0)?.ok());
+        number.ok_or_else(|| Trouble::Refused("the server gave another answer than expected".into()))
+    }
+
+    async fn send(&self, sql: &str, patience: Duration) -> Result<Vec<Vec<mysql_async::Row>>> {
+        let ask = Ask::Patient(sql.to_owned());
+        let reply = self.way.send(ask, patience, lockkeeper_core::Moment::from_nanos(0)).await?;
+        Ok(reply.rows)
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +179,7 @@ mod tests {
         let script = "-- a; comment\nA;\nB\n  b;\nDELIMITER //\nC; c //\nDELIMITER ;\nD;\n";
         assert_eq!(statements(script), ["A", "B\n  b", "C; c", "D"]);
         let ours = statements(&ddl());
-        assert_eq!(ours.len(), 24);
+        assert_eq!(ours.len(), 32);
         assert!(ours.iter().all(|it| !it.is_empty() && !it.contains("@QUIET@")));
     }
 }

@@ -58,7 +58,7 @@ impl Other {
 
     /// The next thing it tells, without this prefix.
     pub(crate) fn expect(&self, prefix: &str) -> String {
-        let said = self.lines.recv_timeout(Duration::from_mins(1)).unwrap();
+        let said = self.lines.recv_timeout(Duration::from_secs(60)).unwrap();
         let rest = said.strip_prefix(prefix);
         rest.unwrap_or_else(|| panic!("expected {prefix:?}, heard {said:?}")).trim().to_owned()
     }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::child::{self, Other};
 
 /// A patience that only a hang exceeds.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(3);
 
 /// A database server under test.
@@ -60,6 +60,11 @@ pub(crate) trait Site: Deref<Target = Daemon> + Sized + Send + Sync + 'static {
 
 fn locker(store: impl Backend) -> Locker {
     Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
+}
+
+/// The full name of the test that runs, by which it is started again in another process.
+pub(crate) fn this_test() -> String {
+    std::thread::current().name().unwrap().to_owned()
 }
 
 /// The outcome of what must not hang.
@@ -134,12 +139,12 @@ macro_rules! cases {
 
         #[tokio::test]
         async fn a_killed_holder_is_replaced() {
-            faults::killed_holder::<$site>("a_killed_holder_is_replaced").await;
+            faults::killed_holder::<$site>(&faults::this_test()).await;
         }
 
         #[tokio::test]
         async fn a_frozen_holders_late_write_is_refused() {
-            faults::frozen_holder::<$site>("a_frozen_holders_late_write_is_refused").await;
+            faults::frozen_holder::<$site>(&faults::this_test()).await;
         }
     };
 }

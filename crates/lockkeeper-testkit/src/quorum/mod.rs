@@ -15,7 +15,9 @@
 mod behind;
 mod child;
 pub mod cluster;
+pub mod minority;
 pub mod price;
+pub mod silence;
 pub mod single;
 
 use std::fmt;

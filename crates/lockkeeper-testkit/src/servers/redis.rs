@@ -11,9 +11,11 @@ use tempfile::TempDir;
 use super::{Daemon, KitError, Port, RespClient, Tls, Value, folder, percent, retry_ports, start_all};
 use crate::process::Launch;
 
+mod clock;
 mod cluster;
 mod sentinel;
 
+use clock::WallClock;
 pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 
@@ -25,6 +27,7 @@ pub struct RedisOptions {
     acl: Option<String>,
     sentinel_acl: Option<String>,
     tls: bool,
+    own_clock: bool,
     /// Certificates that several servers share, instead of some of their own.
     certificates: Option<Tls>,
 }
@@ -39,6 +42,7 @@ impl fmt::Debug for RedisOptions {
             .field("acl", &self.acl.is_some())
             .field("sentinel_acl", &self.sentinel_acl.is_some())
             .field("tls", &self.tls)
+            .field("own_clock", &self.own_clock)
             .finish_non_exhaustive()
     }
 }
@@ -78,6 +82,13 @@ impl RedisOptions {
         self
     }
 
+    /// Give each server a wall clock of its own, which [`Redis::set_clock`] sets.
+    #[must_use]
+    pub fn own_clock(mut self) -> Self {
+        self.own_clock = true;
+        self
+    }
+
     /// Listen on a second port with TLS and fresh certificates: [`Redis::tls`], [`Redis::tls_url`].
     ///
     /// The servers of one deployment share the certificates and use TLS among themselves as well.
@@ -106,6 +117,7 @@ pub struct Redis {
     daemon: Daemon,
     login: Login,
     tls: Option<(Tls, u16)>,
+    clock: Option<WallClock>,
 }
 
 impl Deref for Redis {
@@ -210,6 +222,17 @@ impl Redis {
         self.tls.as_ref().map(|it| it.1)
     }
 
+    /// Let the server's wall clock differ by so many milliseconds from the machine's, from now on. For a server that
+    /// was started with [`RedisOptions::own_clock`].
+    ///
+    /// # Errors
+    /// If it was not, or the file that tells it cannot be written.
+    pub fn set_clock(&self, millis: i64) -> Result<(), KitError> {
+        let clock =
+            self.clock.as_ref().ok_or_else(|| KitError::new("this server has the machine's clock"))?;
+        clock.set(millis)
+    }
+
     /// The port by which servers know each other.
     fn peer_port(&self) -> u16 {
         self.tls_port().unwrap_or_else(|| self.port())
@@ -297,12 +320,16 @@ impl Redis {
         if sentinel {
             launch = launch.arg("--sentinel");
         }
+        let clock = options.own_clock.then(|| WallClock::new(folder.path())).transpose()?;
+        if let Some(clock) = &clock {
+            launch = clock.rule(launch);
+        }
         let asking = login.clone();
         let daemon = Daemon::new(launch, folder, ports, move || {
             let login = asking.clone();
             async move { login.connect(port).await?.command(&["PING"]).await.map(drop) }
         });
-        Ok(Redis { daemon, login, tls })
+        Ok(Redis { daemon, login, tls, clock })
     }
 }
 

@@ -86,7 +86,7 @@ impl Backend for Toy {
     fn profile(&self) -> Profile {
         let sessions = self.is(Flaw::NoneWithSessions) || self.is(Flaw::GrantTooOptimisticWithSessions);
         let profile = Profile::new("toy", Reach::Process).fifo().weighted();
-        let profile = profile.ttl(Duration::from_millis(1), Duration::from_hours(1));
+        let profile = profile.ttl(Duration::from_millis(1), Duration::from_secs(3600));
         if sessions { profile.by_session() } else { profile }
     }
 

@@ -52,7 +52,9 @@ impl Apt {
     }
 
     fn run(&self, args: &[&str]) -> Result<(), String> {
-        shell::step("apt-get", "apt-get", &[&["-c", &self.settings, "-qq"], args].concat())
+        // If we are killed it must not go on: the next run works in the same folder.
+        let first = ["--pdeathsig", "KILL", "--", "apt-get", "-c", &self.settings, "-qq"];
+        shell::step("apt-get", "setpriv", &[&first, args].concat())
     }
 
     fn without_archives(&self, args: &[&str]) -> Result<String, String> {

@@ -1,0 +1,153 @@
+//! Channels to endpoints: how they are opened and kept alive, what drives them, and how many connections were made.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use lockkeeper_core::Error;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tonic::codegen::http::Uri;
+use tonic::codegen::{Service, StdError};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::options::Options;
+
+/// The kernel sends a sign of life on an idle connection this often: more often than a careless firewall forgets it,
+/// and no server minds.
+const KERNEL_ALIVE_EVERY: Duration = Duration::from_secs(1);
+const KERNEL_ALIVE_RETRIES: u32 = 4;
+/// While something is under way the server itself is asked this often, and it ends connections that ask more often
+/// than every five seconds, or while nothing is under way.
+const ALIVE_EVERY: Duration = Duration::from_secs(6);
+const ALIVE_MAX: Duration = Duration::from_secs(3);
+
+/// A thread that drives our connections, heartbeats and watches while the application blocks its own.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) handle: Handle,
+    /// Dropping it tells the thread to say goodbye and end.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Driver {
+    /// Start the thread. `farewell` is what it does last.
+    pub(crate) fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
+    where
+        F: Future<Output = ()>,
+    {
+        let unavailable = |it| Error::unavailable("a thread for etcd", it);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
+        let handle = runtime.handle().clone();
+        let (alive, ended) = oneshot::channel::<()>();
+        let main = move || {
+            runtime.block_on(async {
+                // The sender is never used: the channel ends when the last of us is gone.
+                let _ = ended.await;
+                farewell().await;
+            });
+        };
+        std::thread::Builder::new().name("lockkeeper-etcd".into()).spawn(main).map_err(unavailable)?;
+        Ok(Driver { handle, _alive: alive })
+    }
+}
+
+/// How many connections were made, by all channels of one store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dials(Arc<AtomicU64>);
+
+impl Dials {
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Makes connections, and counts them.
+#[derive(Clone)]
+struct Dial {
+    http: HttpConnector,
+    dials: Dials,
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<TcpStream>;
+    type Error = StdError;
+    type Future = Pin<Box<dyn Future<Output = std::result::Result<Self::Response, StdError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), StdError>> {
+        self.http.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connect, dials) = (self.http.call(uri), self.dials.clone());
+        Box::pin(async move {
+            let connected = connect.await?;
+            // Counted before it is used: whoever hears an answer on it knows of it.
+            dials.0.fetch_add(1, Ordering::AcqRel);
+            Ok(connected)
+        })
+    }
+}
+
+fn dial(options: &Options, dials: &Dials) -> Dial {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(options.timeout));
+    http.set_keepalive(Some(KERNEL_ALIVE_EVERY));
+    http.set_keepalive_interval(Some(KERNEL_ALIVE_EVERY));
+    http.set_keepalive_retries(Some(KERNEL_ALIVE_RETRIES));
+    Dial { http, dials: dials.clone() }
+}
+
+/// A channel to an endpoint, driven by the runtime in whose context this is called. Nothing is sent yet.
+pub(crate) fn channel(endpoint: &str, options: &Options, dials: &Dials) -> lockkeeper_core::Result<Channel> {
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let unusable = |it: tonic::transport::Error| Error::unavailable(format!("the etcd node {endpoint}"), it);
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
+        .map_err(unusable)?
+        .connect_timeout(options.timeout)
+        .http2_keep_alive_interval(ALIVE_EVERY)
+        .keep_alive_timeout(ALIVE_MAX)
+        .keep_alive_while_idle(false);
+    #[cfg(feature = "tls")]
+    let endpoint = match &options.tls {
+        Some(tls) => endpoint.tls_config(tls_config(tls)?).map_err(unusable)?,
+        None => endpoint,
+    };
+    Ok(endpoint.connect_with_connector_lazy(dial(options, dials)))
+}
+
+#[cfg(feature = "tls")]
+fn tls_config(tls: &crate::options::Tls) -> lockkeeper_core::Result<tonic::transport::ClientTlsConfig> {
+    use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+    let read = |file: &str| {
+        std::fs::read(file).map_err(|it| Error::invalid(format!("the file {file:?} cannot be read: {it}")))
+    };
+    let mut config = match &tls.ca {
+        Some(file) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(file)?)),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
+        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    if let Some(domain) = &tls.domain {
+        config = config.domain_name(domain.clone());
+    }
+    Ok(config)
+}

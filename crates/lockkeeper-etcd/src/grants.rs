@@ -1,0 +1,72 @@
+//! What this process was granted, and how far it has seen the store's history: both tell whether the store went back.
+//!
+//! A snapshot that was restored is a history that ends earlier. If the latest write of ours that still shows is there,
+//! all earlier ones are; so one key stands for all that we hold.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use lockkeeper_core::ClaimId;
+
+/// How far we have seen the store's revisions come, by answers to writes.
+#[derive(Debug, Default)]
+pub(crate) struct History(AtomicI64);
+
+impl History {
+    /// A write was answered at this revision.
+    pub(crate) fn saw(&self, revision: i64) {
+        self.0.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    /// No write that is sent from now on is answered at a smaller one, unless the store went back.
+    pub(crate) fn reached(&self) -> i64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The store went back to this revision; nothing of what was seen before counts any more.
+    pub(crate) fn went_back_to(&self, revision: i64) {
+        self.0.store(revision, Ordering::Release);
+    }
+}
+
+/// What a claim was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    /// The revision that created its key: its number in line.
+    pub(crate) own: i64,
+    pub(crate) counter: u64,
+    pub(crate) key: Bytes,
+    /// The revision of the write that let it in, the last to its key.
+    pub(crate) written_at: i64,
+}
+
+/// The grants of this process. A claim that asks twice must hear the same counter twice.
+#[derive(Debug, Default)]
+pub(crate) struct Grants(Mutex<HashMap<ClaimId, Granted>>);
+
+impl Grants {
+    /// A claim was let in.
+    pub(crate) fn remember(&self, id: ClaimId, granted: Granted) {
+        self.grants().insert(id, granted);
+    }
+
+    /// The counter of a claim that was let in with this number in line.
+    pub(crate) fn recall(&self, id: ClaimId, own: i64) -> Option<u64> {
+        self.grants().get(&id).filter(|it| it.own == own).map(|it| it.counter)
+    }
+
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.grants().remove(&id);
+    }
+
+    /// The latest.
+    pub(crate) fn newest(&self) -> Option<Granted> {
+        self.grants().values().max_by_key(|it| it.written_at).cloned()
+    }
+
+    fn grants(&self) -> MutexGuard<'_, HashMap<ClaimId, Granted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,301 @@
+//! Looking at a line, keeping a place in it and renewing what is held: each touches only the rows of those who ask,
+//! never the row of the lock, so that nobody in a line holds up whoever enters or leaves it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::Moment;
+use lockkeeper_core::backend::Result;
+use mysql_async::Row;
+
+use super::Store;
+use super::fault::Trouble;
+use super::lane::{self, Carry, Lane};
+use super::link::{Ask, Link, Reply};
+use super::place::NOW;
+use super::text::bytes;
+use crate::name::{NameHash, span};
+
+/// The most looks in one statement, each of which is a SELECT.
+const LOOKS_MAX: usize = 200;
+
+/// A claim as it is found again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) lock: NameHash,
+    pub(super) id: [u8; 16],
+    /// Its number in line, or of its grant.
+    pub(super) seq: i64,
+    /// Nobody in the line has a smaller number.
+    pub(super) head: i64,
+    pub(super) ttl: Duration,
+    pub(super) view: View,
+}
+
+/// How much a look shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// Whether we hold without company, or else as `Near`.
+    Alone,
+    /// Whether we hold, and whether somebody waits behind us.
+    Near,
+    /// Also how many wait before us, and when a holder expires.
+    Far,
+}
+
+/// What was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) what: What,
+    /// The moment before it was asked for.
+    pub(super) sent_at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Nothing of us is there.
+    Gone,
+    /// We hold. A counter of 0 has not been given yet. For how long; whether somebody waits behind us; whether we
+    /// stand in the lock's own row.
+    Held { counter: u64, left: Duration, wanted: bool, alone: bool },
+    /// We wait, behind so many others, if that was asked; when a holder expires, in microseconds; since when the line
+    /// stands still.
+    Waiting { head: i64, before: Option<i64>, expiry: i64, still: Duration },
+}
+
+/// A list of literals for `IN`.
+pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
+    let literals: Vec<String> = values.map(bytes).collect();
+    literals.join(", ")
+}
+
+/// One claim's look: id, held, counter, microseconds left, wanted, alone, head, how many wait before, expiry, since when
+/// the line stands still.
+fn look(mark: &Mark) -> String {
+    let Mark { seq, head, view, .. } = *mark;
+    let (lock, id) = (bytes(&mark.lock), bytes(&mark.id));
+    let wanted = format!(
+        "EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = {lock} AND {seq} < w.seq AND NOT w.held)"
+    );
+    let near = format!(
+        "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, {head}, -1, 0, 0 FROM lockkeeper_claim AS m \
+         WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
+    );
+    match view {
+        View::Near => near,
+        View::Alone => format!(
+            "SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0, 0 FROM lockkeeper_lock WHERE `lock` = {lock} AND id = {id} \
+             UNION ALL {near}"
+        ),
+        // By numbers that we know, because a server reads all the line for numbers that it must find first.
+        View::Far => format!(
+            "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, \
+             (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), x.waiting, x.expires - {NOW}, {NOW} - x.since \
+             FROM lockkeeper_claim AS m JOIN (\
+             SELECT COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0) AS waiting, \
+             COALESCE(MIN(IF(c.held, c.expires, NULL)), 0) AS expires, \
+             COALESCE(MAX(IF(c.held, c.since, NULL)), 0) AS since FROM lockkeeper_claim AS c \
+             WHERE c.`lock` = {lock} AND {head} <= c.seq AND c.seq < {seq}) AS x \
+             WHERE m.`lock` = {lock} AND m.seq = {seq} AND m.id = {id}"
+        ),
+    }
+}
+
+/// The looks of several claims in one statement.
+fn looks<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
+    marks.map(look).collect::<Vec<_>>().join(" UNION ALL ")
+}
+
+/// The conditions for the rows of these claims in the line.
+fn rows<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
+    let row =
+        |it: &Mark| format!("(`lock` = {} AND seq = {} AND id = {})", bytes(&it.lock), it.seq, bytes(&it.id));
+    marks.map(row).collect::<Vec<_>>().join(" OR ")
+}
+
+/// The statement that prolongs what these claims have in the line.
+fn prolong<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
+    format!(
+        "UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})",
+        rows(marks)
+    )
+}
+
+/// What a row says.
+fn understood(row: &Row) -> Option<(Vec<u8>, What)> {
+    let number = |at: usize| row.get_opt::<i64, _>(at)?.ok();
+    let (held, counter, left, wanted, alone) = (number(1)?, number(2)?, number(3)?, number(4)?, number(5)?);
+    let what = if left <= 0 {
+        What::Gone
+    } else if held != 0 {
+        What::Held {
+            counter: counter.unsigned_abs(),
+            left: span(left),
+            wanted: wanted != 0,
+            alone: alone != 0,
+        }
+    } else {
+        let before = number(7)?;
+        What::Waiting {
+            head: number(6)?,
+            before: (0 <= before).then_some(before),
+            expiry: number(8)?,
+            still: span(number(9)?),
+        }
+    };
+    Some((row.get_opt(0)?.ok()?, what))
+}
+
+/// What each claim was seen to have.
+fn sorted(marks: &[Mark], replies: &[Reply]) -> Vec<Seen> {
+    let Some(sent_at) = replies.iter().map(|it| it.sent_at).min() else { return Vec::new() };
+    let rows = replies.iter().flat_map(|it| it.rows.iter().flatten());
+    let found: HashMap<Vec<u8>, What> = rows.filter_map(understood).collect();
+    let what = |it: &Mark| found.get(it.id.as_slice()).copied().unwrap_or(What::Gone);
+    marks.iter().map(|it| Seen { what: what(it), sent_at }).collect()
+}
+
+/// The way on which places look: nothing is locked, nothing written.
+#[derive(Clone)]
+struct Looks(Arc<Store>, Arc<Link>);
+
+impl Carry for Looks {
+    type Item = Mark;
+    type Out = Seen;
+
+    const TOGETHER: usize = LOOKS_MAX;
+
+    fn lane(&self) -> &Lane<Mark, Seen> {
+        &self.1.looks
+    }
+
+    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+        let ask = match marks {
+            [mark] if mark.view == View::Near => near(mark),
+            _ => Ask::Text(looks(marks.iter())),
+        };
+        let ttl = marks.iter().map(|it| it.ttl).min().unwrap_or_default();
+        let links = &self.0.links;
+        let reply =
+            links.try_ask(&self.1, &ask, links.patience(ttl)).await.map_err(|it| it.fault("looking"))?;
+        Ok(sorted(marks, &[reply]))
+    }
+}
+
+/// The look that the next in line takes many times a second.
+fn near(mark: &Mark) -> Ask {
+    static NEAR: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        "SELECT m.id, m.held, m.counter, m.expires - {now}, \
+         EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = ? AND ? < w.seq AND NOT w.held), 0, ?, -1, 0, 0 \
+         FROM lockkeeper_claim AS m WHERE m.`lock` = ? AND m.seq = ? AND m.id = ?"
+            .replace("{now}", NOW)
+    });
+    let (lock, id) = (mysql_async::Value::from(mark.lock.as_slice()), mark.id.as_slice().into());
+    Ask::Prepared(&NEAR, vec![lock.clone(), mark.seq.into(), mark.head.into(), lock, mark.seq.into(), id])
+}
+
+/// The way on which places in line are kept.
+#[derive(Clone)]
+struct Keeps(Arc<Store>, Arc<Link>);
+
+impl Carry for Keeps {
+    type Item = Mark;
+    type Out = Seen;
+
+    const TOGETHER: usize = LOOKS_MAX;
+    const GATHERS: bool = true;
+
+    fn lane(&self) -> &Lane<Mark, Seen> {
+        &self.1.keeps
+    }
+
+    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+        let sql = format!("{}; {}", prolong(marks.iter()), looks(marks.iter()));
+        let reply = self.0.renew_by(&self.1, marks, sql).await;
+        Ok(sorted(marks, &[reply.map_err(|it| it.fault("keeping the place in line"))?]))
+    }
+}
+
+/// The way on which holders renew.
+#[derive(Clone)]
+struct Renewals(Arc<Store>, Arc<Link>);
+
+impl Carry for Renewals {
+    type Item = Mark;
+    type Out = Seen;
+
+    /// In few trips, because all of a process's locks must be renewed within a part of their ttl.
+    const TOGETHER: usize = 2000;
+    const GATHERS: bool = true;
+
+    fn lane(&self) -> &Lane<Mark, Seen> {
+        &self.1.renewals
+    }
+
+    /// First those who hold without company, in their locks' rows. Who is not found there was joined by others: a
+    /// claim moves only from its lock's row to the others of its line, so that whoever looks in this order finds it.
+    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+        let told = |it: Trouble| it.fault("renewing the lock");
+        let mut replies = Vec::new();
+        let alone: Vec<&Mark> = marks.iter().filter(|it| it.view == View::Alone).collect();
+        if !alone.is_empty() {
+            let locks = list(alone.iter().map(|it| &it.lock[..]));
+            let ids = list(alone.iter().map(|it| &it.id[..]));
+            let sql = format!(
+                "UPDATE lockkeeper_lock FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl \
+                 WHERE `lock` IN ({locks}) AND id IN ({ids}) AND {NOW} < expires; \
+                 SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0, 0 FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
+                 WHERE `lock` IN ({locks}) AND id IS NOT NULL"
+            );
+            replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);
+        }
+        let seen = sorted(marks, &replies);
+        let found = |at: usize| seen.get(at).is_some_and(|it| it.what != What::Gone);
+        let joined = marks.iter().enumerate().filter(|(at, _)| !found(*at));
+        let joined: Vec<Mark> = joined.map(|(_, it)| Mark { view: View::Near, ..*it }).collect();
+        for some in joined.chunks(LOOKS_MAX) {
+            let sql = format!("{} AND held; {}", prolong(some.iter()), looks(some.iter()));
+            replies.push(self.0.renew_by(&self.1, marks, sql).await.map_err(told)?);
+        }
+        Ok(sorted(marks, &replies))
+    }
+}
+
+impl Store {
+    /// Send by the way for renewals or, if that finds no room at the server, by any that is connected.
+    async fn renew_by(
+        &self,
+        way: &Arc<Link>,
+        marks: &[Mark],
+        sql: String,
+    ) -> std::result::Result<Reply, Trouble> {
+        let links = &self.links;
+        let patience = links.renewal_patience(marks.iter().map(|it| it.ttl).min().unwrap_or_default());
+        let ask = Ask::Text(sql);
+        match links.try_ask(way, &ask, patience).await {
+            Err(trouble) if trouble.is_crowded() => match links.connected() {
+                Some(other) => links.try_ask(&other, &ask, patience).await,
+                None => Err(trouble),
+            },
+            answer => answer,
+        }
+    }
+
+    /// Look at a line.
+    pub(super) async fn look(self: &Arc<Self>, way: Arc<Link>, mark: Mark) -> Result<Seen> {
+        lane::go(Looks(self.clone(), way), mark).await
+    }
+
+    /// Keep a place in line, and look.
+    pub(super) async fn keep(self: &Arc<Self>, mark: Mark) -> Result<Seen> {
+        let way = self.links.renewals();
+        lane::go(Keeps(self.clone(), way), mark).await
+    }
+
+    /// Renew what is held.
+    pub(super) async fn renew(self: &Arc<Self>, mark: Mark) -> Result<Seen> {
+        let way = self.links.renewals();
+        lane::go(Renewals(self.clone(), way), mark).await
+    }
+}

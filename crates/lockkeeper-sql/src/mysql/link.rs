@@ -1,0 +1,267 @@
+//! One connection, and the task that owns it.
+//!
+//! The driver cannot bear to be interrupted in the middle of a statement, so each connection belongs to a task
+//! that nobody interrupts; callers send it statements and wait. What breaks is opened again at the next one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::{Clock, Moment};
+use mysql_async::consts::StatusFlags;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::alone::{Left, Take, Taken};
+use super::fault::{Result, Trouble};
+use super::lane::Lane;
+use super::line::{Mark, Seen};
+use super::options::MysqlOptions;
+use super::session;
+
+/// After how long without a sign of life a runtime counts as one that nobody drives.
+const STALL: Duration = Duration::from_millis(250);
+/// A connection that was idle for so long may have been forgotten on its way: it gets little patience.
+const IDLE: Duration = Duration::from_secs(1);
+/// At least so long may it take to open a connection.
+const OPEN_MIN: Duration = Duration::from_secs(1);
+
+/// What is asked of the server.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    /// Nothing but to be connected.
+    Nothing,
+    /// Statements as text.
+    Text(String),
+    /// The same, which may take longer than the options say: those that make tables.
+    Patient(String),
+    /// One statement that is prepared on its first use, and its parameters.
+    Prepared(&'static str, Vec<Value>),
+}
+
+/// What the server answered.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// The rows of each statement.
+    pub(super) rows: Vec<Vec<Row>>,
+    /// How many rows the last statement changed.
+    pub(super) changed: u64,
+    /// The number that it left.
+    pub(super) number: u64,
+    /// The moment before the request left this process.
+    pub(super) sent_at: Moment,
+}
+
+struct Request {
+    ask: Ask,
+    patience: Duration,
+    /// Only a connection will do over which the server has spoken since then.
+    heard_since: Moment,
+    reply: oneshot::Sender<Result<Reply>>,
+}
+
+/// The signs of life of a connection's task.
+#[derive(Debug, Default)]
+struct Pulse {
+    steps: AtomicU64,
+    /// It is at work on a request, by its own timer.
+    busy: AtomicBool,
+    connected: AtomicBool,
+    /// It gave no sign of life when one was due.
+    stalled: AtomicBool,
+}
+
+/// A connection's task, driven by one runtime, and the lanes that lead to it.
+pub(super) struct Link {
+    pub(super) runtime: Handle,
+    requests: mpsc::UnboundedSender<Request>,
+    pulse: Arc<Pulse>,
+    clock: Clock,
+    pub(super) takes: Lane<Take, Option<Taken>>,
+    pub(super) leaves: Lane<Mark, Left>,
+    pub(super) looks: Lane<Mark, Seen>,
+    pub(super) keeps: Lane<Mark, Seen>,
+    pub(super) renewals: Lane<Mark, Seen>,
+}
+
+impl Link {
+    pub(super) fn start(options: Arc<MysqlOptions>, runtime: Handle) -> Self {
+        let (requests, inbox) = mpsc::unbounded_channel();
+        let pulse = Arc::<Pulse>::default();
+        runtime.spawn(serve(options, inbox, pulse.clone()));
+        Link {
+            runtime,
+            requests,
+            pulse,
+            clock: Clock::boot(),
+            takes: Lane::new(),
+            leaves: Lane::new(),
+            looks: Lane::new(),
+            keeps: Lane::new(),
+            renewals: Lane::new(),
+        }
+    }
+
+    /// Its runtime has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.requests.is_closed()
+    }
+
+    /// Nobody seems to drive its runtime.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.pulse.stalled.load(Ordering::Acquire)
+    }
+
+    /// It was connected when it last heard of the server.
+    pub(super) fn is_connected(&self) -> bool {
+        self.pulse.connected.load(Ordering::Acquire)
+    }
+
+    /// Send a request and wait for the answer, at most `patience` from when it is its turn.
+    pub(super) async fn send(&self, ask: Ask, patience: Duration, heard_since: Moment) -> Result<Reply> {
+        let (reply, mut answer) = oneshot::channel();
+        let request = Request { ask, patience, heard_since, reply };
+        self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
+        if Handle::try_current().is_ok_and(|it| it.id() == self.runtime.id()) {
+            return answer.await.unwrap_or(Err(Trouble::NoRuntime));
+        }
+        // Its timer is another runtime's, which may stand still: watch it by one of our own.
+        let (mut steps, mut since) = (self.pulse.steps.load(Ordering::Acquire), self.clock.now());
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer.unwrap_or(Err(Trouble::NoRuntime)),
+                () = self.clock.sleep(STALL) => {}
+            }
+            let (seen, now) = (self.pulse.steps.load(Ordering::Acquire), self.clock.now());
+            if seen != steps {
+                (steps, since) = (seen, now);
+                continue;
+            }
+            let busy = self.pulse.busy.load(Ordering::Acquire);
+            if !busy || patience.max(OPEN_MIN) + STALL < now - since {
+                // Dropping the receiver withdraws the request, if nobody has begun with it.
+                self.pulse.stalled.store(true, Ordering::Release);
+                return Err(Trouble::Stalled);
+            }
+        }
+    }
+}
+
+impl Pulse {
+    fn step(&self) {
+        self.stalled.store(false, Ordering::Release);
+        self.steps.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A connection that is open, and when the server last spoke over it.
+struct Open {
+    conn: Conn,
+    heard_at: Moment,
+}
+
+/// The connection's task: one statement after the other, until nobody can send any more.
+async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Request>, pulse: Arc<Pulse>) {
+    let (clock, mut open) = (Clock::boot(), None::<Open>);
+    while let Some(request) = inbox.recv().await {
+        pulse.step();
+        if request.reply.is_closed() {
+            continue;
+        }
+        pulse.busy.store(true, Ordering::Release);
+        let answer =
+            answer(&options, &clock, &mut open, request.ask, request.patience, request.heard_since).await;
+        if answer.as_ref().is_err_and(Trouble::spoils) {
+            // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
+            open = None;
+        } else if let Some(open) = &mut open {
+            open.heard_at = clock.now();
+        }
+        pulse.connected.store(open.is_some(), Ordering::Release);
+        pulse.busy.store(false, Ordering::Release);
+        pulse.step();
+        // Whoever went away does not need the answer.
+        let _ = request.reply.send(answer);
+    }
+    if let Some(Open { conn, .. }) = open {
+        // Say goodbye; if that fails the server notices by itself.
+        let _ = conn.disconnect().await;
+    }
+}
+
+/// The answer to one request, on a connection that is opened if there is none to be trusted.
+async fn answer(
+    options: &MysqlOptions,
+    clock: &Clock,
+    open: &mut Option<Open>,
+    ask: Ask,
+    mut patience: Duration,
+    heard_since: Moment,
+) -> Result<Reply> {
+    let answer_within = options.common.answer_within;
+    if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
+        *open = None;
+    }
+    if let Some(open) = open {
+        if IDLE < clock.now() - open.heard_at && !matches!(ask, Ask::Patient(_)) {
+            patience = patience.min(IDLE);
+        }
+    } else {
+        let conn = in_time(clock, patience.max(OPEN_MIN).min(answer_within), async {
+            let mut conn = Conn::new(options.opts.clone()).await?;
+            session::greet(&mut conn).await?;
+            Ok(conn)
+        });
+        *open = Some(Open { conn: conn.await?, heard_at: clock.now() });
+    }
+    let Some(Open { conn, .. }) = open else { return Err(Trouble::Silent) };
+    let sent_at = clock.now();
+    let most = if matches!(ask, Ask::Patient(_)) { patience } else { patience.min(answer_within) };
+    in_time(clock, most, run(conn, ask, sent_at)).await
+}
+
+async fn in_time<T>(clock: &Clock, patience: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        out = work => out,
+        () = clock.sleep(patience) => Err(Trouble::Silent),
+    }
+}
+
+async fn run(conn: &mut Conn, ask: Ask, sent_at: Moment) -> Result<Reply> {
+    let mut rows = Vec::new();
+    match ask {
+        Ask::Nothing => {}
+        Ask::Text(sql) | Ask::Patient(sql) => {
+            let mut results = conn.query_iter(sql).await?;
+            while !results.is_empty() {
+                rows.push(results.collect().await?);
+            }
+        }
+        Ask::Prepared(sql, params) => {
+            let mut results = conn.exec_iter(sql, params).await?;
+            while !results.is_empty() {
+                rows.push(results.collect().await?);
+            }
+        }
+    }
+    // What is not committed is not granted, whoever has changed the session behind our back.
+    let flags = conn.last_ok_packet().map(mysql_async::OkPacket::status_flags);
+    if flags.is_some_and(|it| {
+        it.contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+            || !it.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT)
+    }) {
+        return Err(Trouble::Uncommitted);
+    }
+    Ok(Reply { rows, changed: conn.affected_rows(), number: conn.last_insert_id().unwrap_or(0), sent_at })
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("pulse", &self.pulse).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,182 @@
+//! Crowds on MariaDB and MySQL: many names in one process, and many processes in one line.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+#![allow(clippy::print_stdout, reason = "what is printed is shown when a test fails")]
+
+mod child;
+#[allow(dead_code, unused_imports, unused_macros, reason = "the cases of the other files are told there")]
+mod faults;
+mod mysql_site;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::{Clock, Guard, Locker};
+use mysql_site::{OnMariaDb, OnMysql, Ours};
+use tokio::sync::{Barrier, Mutex};
+use tokio::task::JoinSet;
+
+/// A patience that only a hang exceeds.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// One crowd at a time: each wants the whole machine.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+macro_rules! cases {
+    ($($name:ident;)*) => {
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::OnMariaDb>().await;
+            })*
+        }
+
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::OnMysql>().await;
+            })*
+        }
+    };
+}
+
+cases! {
+    eight_thousand_names_are_granted_and_none_is_lost;
+    two_thousand_names_with_a_short_ttl_are_granted;
+    a_long_line_moves_as_fast_as_a_short_one;
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        out = work => out,
+        () = Clock::boot().sleep(PATIENCE) => panic!("this hangs"),
+    }
+}
+
+/// All of these names at once.
+async fn take_all(one: &Locker, count: usize) -> Vec<Guard> {
+    let mut tasks = JoinSet::new();
+    for at in 0..count {
+        let one = one.clone();
+        tasks.spawn(async move { one.lock(format!("name/{at}")).await.unwrap() });
+    }
+    within(tasks.join_all()).await
+}
+
+async fn give_back_all(guards: Vec<Guard>) {
+    let mut tasks = JoinSet::new();
+    for guard in guards {
+        // One that is lost at this moment is no fault of giving back.
+        tasks.spawn(async move { drop(guard.release().await) });
+    }
+    within(tasks.join_all()).await;
+}
+
+/// What depends on the time that a machine has for us is tried again on one that has much else to do; a store that
+/// cannot do it never does.
+async fn once_of_three(attempt: impl AsyncFn() -> Result<(), String>) {
+    let _alone = ALONE.lock().await;
+    let mut failures = Vec::new();
+    for _ in 0..3 {
+        match attempt().await {
+            Ok(()) => return,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    panic!("{failures:?}");
+}
+
+async fn eight_thousand_names_are_granted_and_none_is_lost<S: Ours>() {
+    once_of_three(eight_thousand_names::<S>).await;
+}
+
+async fn eight_thousand_names<S: Ours>() -> Result<(), String> {
+    let site = S::start(&[]).await;
+    let ttl = Duration::from_secs(2);
+    let one = Locker::builder(site.open(site.port()).await).ttl(ttl).wait_at_most(PATIENCE).build();
+    let before = one.lock("before").await.unwrap();
+    let guards = take_all(&one, 8000).await;
+    // Long enough for each to be renewed several times.
+    Clock::boot().sleep(ttl * 2).await;
+    let lost = guards.iter().filter(|it| !it.is_valid()).count();
+    if 0 < lost || !before.is_valid() {
+        return Err(format!("{lost} of 8000 are lost; the one before: {}", !before.is_valid()));
+    }
+    give_back_all(guards).await;
+    before.check().map_err(|it| format!("lost while others were given back: {it}"))?;
+    let left = site.sql("SELECT COUNT(*) FROM lockkeeper_lock WHERE id IS NOT NULL").await;
+    assert_eq!(left.trim(), "1", "what was given back is still there");
+    Ok(())
+}
+
+async fn two_thousand_names_with_a_short_ttl_are_granted<S: Ours>() {
+    let _alone = ALONE.lock().await;
+    let site = S::start(&[]).await;
+    let ttl = Duration::from_millis(500);
+    let one = Locker::builder(site.open(site.port()).await).ttl(ttl).wait_at_most(PATIENCE).build();
+    give_back_all(take_all(&one, 2000).await).await;
+}
+
+/// How many grants a second a line gives while so many processes wait in it, and how many rows the server reads and
+/// statements it runs for each.
+async fn rate<S: Ours>(site: &S, waiting: usize, grants: u64) -> [f64; 3] {
+    let work = async || {
+        let sql =
+            "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Handler_read%' OR Variable_name = 'Questions'";
+        let mut sums = [0, 0];
+        for line in site.sql(sql).await.lines() {
+            let (name, value) = line.split_once('\t').unwrap();
+            sums[usize::from(name == "Questions")] += value.trim().parse::<u64>().unwrap();
+        }
+        sums
+    };
+    let (granted, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let ready = Arc::new(Barrier::new(waiting + 1));
+    let mut processes = JoinSet::new();
+    for _ in 0..waiting {
+        let store = site.open(site.port()).await;
+        let one = Locker::builder(store).ttl(Duration::from_secs(30)).wait_at_most(PATIENCE).build();
+        let (granted, over, ready) = (granted.clone(), over.clone(), ready.clone());
+        processes.spawn(async move {
+            ready.wait().await;
+            while !over.load(Ordering::SeqCst) {
+                let guard = one.lock("line").await.unwrap();
+                granted.fetch_add(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    ready.wait().await;
+    let clock = Clock::boot();
+    let reached = async |count: u64| {
+        while granted.load(Ordering::SeqCst) < count {
+            clock.sleep(Duration::from_millis(5)).await;
+        }
+        (clock.now(), granted.load(Ordering::SeqCst))
+    };
+    // Once through the line, until everybody has stood in it.
+    let first = within(reached(waiting as u64)).await;
+    let before = work().await;
+    let last = within(reached(first.1 + grants)).await;
+    let after = work().await;
+    over.store(true, Ordering::SeqCst);
+    within(async { while processes.join_next().await.transpose().unwrap().is_some() {} }).await;
+    #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+    let (grants, reads, asked) =
+        ((last.1 - first.1) as f64, (after[0] - before[0]) as f64, (after[1] - before[1]) as f64);
+    [grants / (last.0 - first.0).as_secs_f64(), reads / grants, asked / grants]
+}
+
+async fn a_long_line_moves_as_fast_as_a_short_one<S: Ours>() {
+    once_of_three(a_long_line::<S>).await;
+}
+
+async fn a_long_line<S: Ours>() -> Result<(), String> {
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let few = rate(&site, 10, 300).await;
+    let many = rate(&site, 200, 300).await;
+    println!("10 wait: {few:.1?}; 200 wait: {many:.1?} (grants/s, rows read and statements for each)");
+    let told = format!("{few:.1?} {many:.1?}");
+    if few[0] * 0.8 <= many[0] { Ok(()) } else { Err(told) }
+}
