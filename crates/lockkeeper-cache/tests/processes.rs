@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const FOLDER: &str = "LOCKKEEPER_TEST_CACHE_FOLDER";
 const PROCESSES: usize = 4;
 const CALLERS: usize = 1000;
-const HANG: Duration = Duration::from_mins(2);
+const HANG: Duration = Duration::from_secs(120);
 
 /// A cache of files; all processes of this machine share its clock.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ fn loads(folder: &Path, key: &str) -> u64 {
 async fn rebuild(folder: &Path) -> Rebuild<FileCache> {
     let backend = SqliteBackend::open(SqliteOptions::new(folder.join("locks.db"))).await.unwrap();
     let locker = Locker::builder(backend).ttl(Duration::from_secs(2)).build();
-    Rebuild::new(FileCache(folder.to_owned()), locker).ttl(Duration::from_hours(1)).wait_at_most(HANG)
+    Rebuild::new(FileCache(folder.to_owned()), locker).ttl(Duration::from_secs(3600)).wait_at_most(HANG)
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {

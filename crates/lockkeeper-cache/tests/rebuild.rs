@@ -12,8 +12,8 @@ use lockkeeper_cache::{Cache, CacheError, Found, MemoryCache, Rebuild, RebuildEr
 use lockkeeper_core::{Clock, Error, Locker, Memory};
 use tokio::sync::{Barrier, Notify};
 
-const HANG: Duration = Duration::from_mins(1);
-const MINUTE: Duration = Duration::from_mins(1);
+const HANG: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 type Loads = AtomicU32;
 

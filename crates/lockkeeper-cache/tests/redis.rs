@@ -12,7 +12,7 @@ use lockkeeper_cache::{Cache, Rebuild, RedisCache};
 use lockkeeper_core::Locker;
 use lockkeeper_testkit::servers::{Redis, RedisOptions};
 
-const MINUTE: Duration = Duration::from_mins(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn what_is_put_is_found_by_everybody_until_it_expires() {

@@ -14,7 +14,7 @@ use common::*;
 use lockkeeper_core::backend::{Backend as _, Place as _};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::observe::{Event, Observer};
-use lockkeeper_core::{Clock, Key, Locker, LockerBuilder};
+use lockkeeper_core::{Clock, Guard, Key, Locker, LockerBuilder};
 use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
 use tokio::task::JoinSet;
 
@@ -34,9 +34,9 @@ fn locker(backend: SqliteBackend) -> LockerBuilder {
 }
 
 /// In a child: take and give back the lock until the parent says that it is enough; tell how often.
-fn take_turns(path: &Path) {
+fn take_turns(path: &Path) -> u32 {
     let enough = path.with_file_name("enough");
-    let served = run(async {
+    run(async {
         let locker = locker(SqliteBackend::open(SqliteOptions::new(path)).await.unwrap()).build();
         let mut served = 0_u32;
         while !enough.exists() {
@@ -45,8 +45,7 @@ fn take_turns(path: &Path) {
             guard.release().await.unwrap();
         }
         served
-    });
-    println!("served {served}");
+    })
 }
 
 /// How many hand-offs there are in a second between this many processes, all of which stand in line at first.
@@ -76,7 +75,8 @@ async fn rate(count: usize, test: &str) -> f64 {
 fn two_hundred_processes_pass_a_lock_on_as_fast_as_ten() {
     let test = "two_hundred_processes_pass_a_lock_on_as_fast_as_ten";
     if let Some(path) = role() {
-        return take_turns(&path);
+        println!("served {}", take_turns(&path));
+        return;
     }
     let _alone = alone();
     // The machine may be busy with other things: ten are counted before and after, and half is enough here. The
@@ -109,7 +109,7 @@ fn all_places_of_a_process_are_kept_by_one_write() {
         let locker = locker(here).ttl(6 * SECOND).build();
         let mut waiting = JoinSet::new();
         for index in 0..COUNT {
-            let request = locker.lock(&format!("key {index}"));
+            let request = locker.lock(format!("key {index}"));
             waiting.spawn(async move { request.await.unwrap() });
             // One after the other, so that they are not all due at the same moment.
             let waiters = i64::try_from(index + 1).unwrap();
@@ -162,7 +162,7 @@ fn thousands_of_names_at_once_are_all_granted_and_none_is_lost() {
         let old = locker.lock("held before").await.unwrap();
         let mut asked = JoinSet::new();
         for index in 0..NAMES {
-            let request = locker.lock(&format!("name {index}"));
+            let request = locker.lock(format!("name {index}"));
             asked.spawn(async move { request.await.unwrap() });
         }
         let mut guards = vec![old];
@@ -171,7 +171,7 @@ fn thousands_of_names_at_once_are_all_granted_and_none_is_lost() {
         }
         eventually("all are renewed twice", || 2 * NAMES <= tally.0.0.load(Ordering::Relaxed)).await;
         assert_eq!(tally.0.1.load(Ordering::Relaxed), 0, "locks were lost");
-        assert!(guards.iter().all(|it| it.is_valid()));
+        assert!(guards.iter().all(Guard::is_valid));
         drop(guards);
         locker.shutdown(PATIENCE).await.unwrap();
         assert_eq!(fixture.claims(), 0);

@@ -165,7 +165,7 @@ fn the_documents_hold_the_ddl() {
 /// What four instances of a program do when they start together on a file that has no table yet.
 fn start_together(path: &Path, round: usize) {
     let mut shop = Connection::open(path.with_file_name(format!("shop-{round}.db"))).unwrap();
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         SqliteFences.create(&shop).unwrap();
     }
     // Every other time the first check finds no table and makes it.

@@ -12,7 +12,7 @@ use lockkeeper_sqlite::{SqliteBackend, SqliteOptions, SqlitePlace};
 use tempfile::TempDir;
 
 /// No test waits longer than this for anything; only a hang is that slow.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
