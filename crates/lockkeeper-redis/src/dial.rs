@@ -30,6 +30,9 @@ pub(crate) enum Goal {
     Node(Host),
 }
 
+/// The last slot of a range, its first, and which server of a cluster keeps it.
+pub(crate) type Range = (u16, u16, Host);
+
 /// Knows how to reach the store.
 #[derive(Debug)]
 pub(crate) struct Dialer {
@@ -39,6 +42,8 @@ pub(crate) struct Dialer {
     known_run: Mutex<Option<(String, Option<Moment>)>>,
     /// How often the primary has changed while we watched: what was opened before is not believed any more.
     switches: AtomicU64,
+    /// Who keeps what in a cluster, sorted. Known to all connections: what one learns of a failover, none may ignore.
+    pub(crate) slots: Mutex<Arc<[Range]>>,
 }
 
 impl Dialer {
@@ -53,7 +58,13 @@ impl Dialer {
                     sentinels or redlock",
             ));
         }
-        Ok(Dialer { options, clock: Clock::boot(), known_run: Mutex::default(), switches: AtomicU64::new(0) })
+        Ok(Dialer {
+            options,
+            clock: Clock::boot(),
+            known_run: Mutex::default(),
+            switches: AtomicU64::new(0),
+            slots: Mutex::new(Arc::from([])),
+        })
     }
 
     pub(crate) fn switches(&self) -> u64 {

@@ -237,7 +237,7 @@ async fn try_everything(store: &Arc<Store>) -> Result<bool> {
     let key = Key::new(&format!("lockkeeper-doctor/{}", id.to_hex())).map_err(broken)?;
     let place = || -> Result<RedisPlace> {
         let claim = Claim::new(key.clone(), Duration::from_secs(5))
-            .unwrap()
+            .map_err(broken)?
             .labelled(Arc::new(Label::of_this_process().with(None, Some("the doctor"))));
         Ok(RedisPlace::new(store.clone(), claim))
     };

@@ -15,7 +15,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
 use crate::connection::{Asked, Link, Live, Tried, locked};
-use crate::dial::{Goal, SharedDialer};
+use crate::dial::{Goal, Range, SharedDialer};
 use crate::fault;
 use crate::joint::Joint;
 use crate::options::Host;
@@ -32,16 +32,11 @@ const PAUSE: Duration = Duration::from_millis(25);
 #[derive(Clone)]
 pub(crate) struct Shards(Arc<Nodes>);
 
-/// The last slot of a range, its first, and who keeps it.
-type Range = (u16, u16, Host);
-
 struct Nodes {
     dialer: SharedDialer,
     ear: Option<Ear>,
     home: Handle,
     links: Mutex<Vec<(Host, Link)>>,
-    /// Sorted.
-    ranges: Mutex<Arc<[Range]>>,
     looking: Joint<()>,
     /// Called when another server keeps a slot than we thought.
     moved: Arc<dyn Fn() + Send + Sync>,
@@ -69,8 +64,8 @@ impl Shards {
         home: Handle,
         moved: Arc<dyn Fn() + Send + Sync>,
     ) -> Self {
-        let (links, ranges, looking) = (Mutex::default(), Mutex::new(Arc::from([])), Joint::default());
-        Shards(Arc::new(Nodes { dialer, ear, home, links, ranges, looking, moved }))
+        let (links, looking) = (Mutex::default(), Joint::default());
+        Shards(Arc::new(Nodes { dialer, ear, home, links, looking, moved }))
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -90,10 +85,11 @@ impl Shards {
         call: &Call<'_>,
         patience: Duration,
     ) -> Asked<Value> {
-        let (mut way, mut in_doubt) = (Way::Usual, false);
-        for round in 0.. {
+        let (mut way, mut in_doubt, mut rounds) = (Way::Usual, false, 0);
+        loop {
             let tried = self.call_once(doing, slot, script, call, patience, &way).await;
-            let again = round < REDIRECTS;
+            rounds += 1;
+            let again = rounds < REDIRECTS;
             match &tried {
                 Tried::Answered(Err(error), _) if again && redirect(error).is_some() => {
                     way = redirect(error).unwrap_or(Way::Usual);
@@ -118,7 +114,6 @@ impl Shards {
             let asked = tried.told(doing, &self.0.dialer);
             return Asked { in_doubt: in_doubt || asked.in_doubt, ..asked };
         }
-        unreachable!("the last round answers")
     }
 
     async fn call_once(
@@ -145,16 +140,13 @@ impl Shards {
 
     /// The connection to the server that keeps this slot. If it does not answer, perhaps another keeps the slot by now.
     pub(crate) async fn open(&self, doing: &'static str, slot: u16) -> Result<Live, Fault> {
-        let keeper = match self.keeper_of(slot) {
-            Some(keeper) => keeper,
-            None => {
-                self.look(doing).await?;
-                self.keeper_of(slot).ok_or_else(|| {
-                    let what = format!("no server of the cluster keeps slot {slot}; see CLUSTER INFO");
-                    Fault::transient(fault::NAME, doing, what)
-                })?
-            }
-        };
+        if self.keeper_of(slot).is_none() {
+            self.look(doing).await?;
+        }
+        let keeper = self.keeper_of(slot).ok_or_else(|| {
+            let what = format!("no server of the cluster keeps slot {slot}; see CLUSTER INFO");
+            Fault::transient(fault::NAME, doing, what)
+        })?;
         let opened = self.link(&keeper).open(doing).await;
         if opened.is_err() {
             self.look_anew().await;
@@ -167,10 +159,10 @@ impl Shards {
 
     /// All servers that keep slots.
     pub(crate) async fn primaries(&self, doing: &'static str) -> Result<Vec<Host>, Fault> {
-        if locked(&self.0.ranges).is_empty() {
+        if locked(&self.0.dialer.slots).is_empty() {
             self.look(doing).await?;
         }
-        let mut hosts: Vec<_> = locked(&self.0.ranges).iter().map(|it| it.2.clone()).collect();
+        let mut hosts: Vec<_> = locked(&self.0.dialer.slots).iter().map(|it| it.2.clone()).collect();
         hosts.sort_unstable_by_key(Host::to_string);
         hosts.dedup();
         Ok(hosts)
@@ -188,7 +180,7 @@ impl Shards {
     }
 
     fn keeper_of(&self, slot: u16) -> Option<Host> {
-        let ranges = locked(&self.0.ranges);
+        let ranges = locked(&self.0.dialer.slots);
         let at = ranges.partition_point(|it| it.0 < slot);
         ranges.get(at).filter(|it| it.1 <= slot).map(|it| it.2.clone())
     }
@@ -206,7 +198,7 @@ impl Shards {
 
     /// A server told that another keeps the slot: believe it for this slot, and look at the rest when it is needed.
     fn note_move(&self, slot: u16, host: &Host) {
-        let mut ranges = locked(&self.0.ranges);
+        let mut ranges = locked(&self.0.dialer.slots);
         let mut changed = Vec::with_capacity(ranges.len() + 2);
         for (last, first, keeper) in ranges.iter() {
             if slot < *first || *last < slot {
@@ -240,7 +232,7 @@ impl Shards {
     /// Ask all servers at once who keeps what, and believe the first that tells.
     async fn ask_all(&self, doing: &'static str) -> Result<(), Fault> {
         let mut hosts = self.0.dialer.options.hosts.clone();
-        hosts.extend(locked(&self.0.ranges).iter().map(|it| it.2.clone()));
+        hosts.extend(locked(&self.0.dialer.slots).iter().map(|it| it.2.clone()));
         hosts.sort_unstable_by_key(Host::to_string);
         hosts.dedup();
         let mut answers: FuturesUnordered<_> = hosts.iter().map(|it| self.told_by(doing, it)).collect();
@@ -248,7 +240,7 @@ impl Shards {
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(ranges) => {
-                    let before = std::mem::replace(&mut *locked(&self.0.ranges), ranges.clone());
+                    let before = std::mem::replace(&mut *locked(&self.0.dialer.slots), ranges.clone());
                     if !before.is_empty() && before != ranges {
                         (self.0.moved)();
                     }
