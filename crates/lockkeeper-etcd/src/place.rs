@@ -312,6 +312,9 @@ impl EtcdPlace {
                 }
             }
             let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter(floor) };
+            // Where several can be inside, a copy of a slow request would enter a second time, behind those who
+            // followed the first. The look just now has shown that the way is good.
+            let patience = if self.is_alone() { patience } else { self.store.connection.options.timeout * 2 };
             match self.look_again(own, proof, patience, TAKING).await? {
                 Some(look) if self.counter.is_some() || !look.blockers.is_empty() => {
                     return Ok((lease, look));
