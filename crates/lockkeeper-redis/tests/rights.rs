@@ -43,7 +43,7 @@ impl Guarded {
 
 /// Everything that the scripts can do.
 async fn use_locks(redis: &Redis) -> Result<(), Fault> {
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let enter = |capacity| redis.enter(claim_of("k", long, 1, capacity));
     let (mut one, mut two, mut three) = (enter(1), enter(1), enter(1));
     one.turn().await?;
