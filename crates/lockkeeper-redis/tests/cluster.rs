@@ -288,7 +288,7 @@ async fn no_grant_goes_unconfirmed_when_there_is_no_replica() {
             while plain.show(&key).await.unwrap().is_none_or(|it| it.waiters.is_empty()) {}
             one.leave().await.unwrap();
         };
-        within("a refusal", async { tokio::join!(take, free) }).await;
+        Box::pin(within("a refusal", async { tokio::join!(take, free) })).await;
     }
 }
 
