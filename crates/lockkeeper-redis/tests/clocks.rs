@@ -15,7 +15,7 @@ use lockkeeper_redis::{Redis, RedisFences};
 use lockkeeper_testkit::servers::{self, RedisOptions, RedisSentinel};
 
 /// Longer than any step of a clock here, so that no lease ends by one.
-const LONG: Duration = Duration::from_hours(24);
+const LONG: Duration = Duration::from_secs(86400);
 
 /// Back by so many milliseconds, one after the other, and forth again.
 const STEPS: [i64; 6] = [-50, -1_050, -3_601_050, -500, -3_600_000, 0];

@@ -67,7 +67,7 @@ async fn locks_on_every_shard_are_taken_handed_on_listed_and_renewed_in_batches(
 #[tokio::test]
 async fn the_death_of_a_shards_primary_is_survived() {
     let (servers, redis) = deployment().await;
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     let first = held(&mut one).await;
     waits(&mut two).await;
@@ -109,7 +109,7 @@ async fn the_death_of_a_shards_primary_is_survived() {
 #[tokio::test]
 async fn a_stopped_primary_of_a_shard_is_replaced_and_not_waited_for() {
     let (servers, redis) = deployment().await;
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let mut one = redis.enter(claim_of("k", long, 1, 1));
     let first = held(&mut one).await;
     let key = only_key(&servers).await;
@@ -144,7 +144,7 @@ async fn a_stopped_primary_of_a_shard_is_replaced_and_not_waited_for() {
 #[tokio::test]
 async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     let (servers, redis) = deployment().await;
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     held(&mut one).await;
     waits(&mut two).await;
@@ -214,7 +214,7 @@ async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
     let proxies = behind_proxies(&servers).await;
     let hosts: Vec<_> = proxies.iter().map(Proxy::address).collect();
     let redis = Redis::connect(&format!("redis+cluster://{}?timeout=300ms", hosts.join(","))).await.unwrap();
-    let long = Duration::from_mins(10);
+    let long = Duration::from_secs(600);
     let mut warm_up = redis.enter(claim_of("k", long, 1, 1));
     held(&mut warm_up).await;
     let key = only_key(&servers).await;
@@ -260,7 +260,7 @@ async fn no_grant_goes_unconfirmed_when_there_is_no_replica() {
     }
     let plain = Redis::connect(&url(&servers)).await.unwrap();
     let strict = format!("{}?replicas=1&replicas_timeout=100ms", url(&servers));
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     for round in 0..20 {
         // A store of its own each time: it begins to listen when it first waits.
         let strict = Redis::connect(&strict).await.unwrap();
@@ -288,7 +288,7 @@ async fn no_grant_goes_unconfirmed_when_there_is_no_replica() {
             while plain.show(&key).await.unwrap().is_none_or(|it| it.waiters.is_empty()) {}
             one.leave().await.unwrap();
         };
-        within("a refusal", async { tokio::join!(take, free) }).await;
+        Box::pin(within("a refusal", async { tokio::join!(take, free) })).await;
     }
 }
 

@@ -17,7 +17,7 @@ use lockkeeper_testkit::servers::{self, RedisOptions, RedisSentinel};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 
 async fn server() -> servers::Redis {
     servers::Redis::start(RedisOptions::default()).await.unwrap()

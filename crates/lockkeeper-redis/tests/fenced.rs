@@ -123,7 +123,7 @@ async fn fences_are_kept_for_ever_or_as_long_as_told() {
     let mut shop = client(&server.url()).await;
     let fences = RedisFences::default();
     fences.set(&mut shop, &key("a"), 1, at(1)).await.unwrap();
-    let kept = fences.kept_for(Duration::from_hours(24));
+    let kept = fences.kept_for(Duration::from_secs(86400));
     kept.get::<()>(&mut shop, &key("b"), at(1)).await.unwrap();
     let left = async |key| server.command(&["PTTL", key]).await.unwrap().int().unwrap();
     assert_eq!(left("lk:fence:{a}:a").await, -1);

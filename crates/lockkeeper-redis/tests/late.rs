@@ -14,7 +14,7 @@ use lockkeeper_redis::{Redis, RedisPlace};
 use lockkeeper_testkit::proxy::Proxy;
 use lockkeeper_testkit::servers::{self, RedisOptions};
 
-const LONG: Duration = Duration::from_mins(10);
+const LONG: Duration = Duration::from_secs(600);
 
 fn enter(redis: &Redis) -> RedisPlace {
     redis.enter(claim_of("k", LONG, 1, 1))

@@ -11,7 +11,7 @@ use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_redis::Redis;
 use lockkeeper_testkit::servers::{self, RedisOptions};
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 
 async fn server() -> (servers::Redis, Redis) {
     let server = servers::Redis::start(RedisOptions::default()).await.unwrap();
@@ -97,7 +97,7 @@ async fn only_the_mark_stays_however_a_lock_was_used() {
 #[tokio::test]
 async fn a_try_that_fails_lengthens_nobodys_life() {
     let (server, redis) = server().await;
-    let day = Duration::from_hours(24);
+    let day = Duration::from_secs(86400);
     for capacity in [1, 2] {
         let name = format!("k-{capacity}");
         let enter = |ttl| redis.enter(claim_of(&name, ttl, 1, capacity));

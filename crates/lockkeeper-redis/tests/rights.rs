@@ -43,7 +43,7 @@ impl Guarded {
 
 /// Everything that the scripts can do.
 async fn use_locks(redis: &Redis) -> Result<(), Fault> {
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let enter = |capacity| redis.enter(claim_of("k", long, 1, capacity));
     let (mut one, mut two, mut three) = (enter(1), enter(1), enter(1));
     one.turn().await?;
@@ -97,7 +97,7 @@ async fn a_locker_without_rights_says_so_at_once_and_sends_nothing_afterwards() 
     locker.shutdown(Duration::from_secs(10)).await.unwrap();
     let calls = async || {
         let stats = server.0.command(&["INFO", "commandstats"]).await.unwrap();
-        [stats.field("cmdstat_evalsha"), stats.field("cmdstat_eval")].map(|it| it.unwrap_or_default())
+        [stats.field("cmdstat_evalsha"), stats.field("cmdstat_eval")].map(Option::unwrap_or_default)
     };
     let before = calls().await;
     lockkeeper_core::Clock::boot().sleep(Duration::from_millis(500)).await;

@@ -90,7 +90,7 @@ fn a_waiter_is_woken_though_the_runtime_that_connected_stands_still() {
     let (stage, still) = (stage(), runtime());
     let server = stage.block_on(servers::Redis::start(RedisOptions::default())).unwrap();
     let locker = Locker::builder(still.block_on(Redis::connect(&server.url())).unwrap())
-        .ttl(Duration::from_mins(1))
+        .ttl(Duration::from_secs(60))
         .build();
     let other = stage.block_on(Redis::connect(&server.url())).unwrap();
     let rival = Locker::new(other.clone());

@@ -25,7 +25,7 @@ fn documented(words: &str) -> String {
 /// Everything that the scripts can do.
 async fn use_locks(redis: &Redis) {
     // Longer than a busy machine can take for all of this.
-    let long = Duration::from_mins(1);
+    let long = Duration::from_secs(60);
     let (mut one, mut two) = (redis.enter(claim_of("k", long, 1, 1)), redis.enter(claim_of("k", long, 1, 1)));
     held(&mut one).await;
     waits(&mut two).await;
@@ -87,7 +87,7 @@ async fn sentinels_and_servers_may_each_have_tls_and_a_user_of_their_own() {
     use_locks(&redis).await;
 
     // A switch is heard of and followed.
-    let mut one = redis.enter(claim_of("held", Duration::from_mins(1), 1, 1));
+    let mut one = redis.enter(claim_of("held", Duration::from_secs(60), 1, 1));
     held(&mut one).await;
     let old = servers.primary().await.unwrap();
     servers.sentinels()[0].command(&["SENTINEL", "FAILOVER", servers.name()]).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_cluster_is_used_over_tls_and_its_failover_followed() {
     let servers = RedisCluster::start(RedisOptions::default().tls()).await.unwrap();
     let redis = Redis::connect(&cluster_url(&servers, "")).await.unwrap();
     use_locks(&redis).await;
-    let mut one = redis.enter(claim_of("held", Duration::from_mins(1), 1, 1));
+    let mut one = redis.enter(claim_of("held", Duration::from_secs(60), 1, 1));
     held(&mut one).await;
     let old = servers.primary_of("x").await.unwrap();
     old.kill().unwrap();

@@ -63,7 +63,7 @@ async fn a_lock_outlives_the_death_of_the_primary_and_its_line_moves_on() {
 async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
     let (servers, url) = deployment().await;
     let redis = Redis::connect(&url).await.unwrap();
-    let mut one = redis.enter(claim_of("k", Duration::from_mins(1), 1, 1));
+    let mut one = redis.enter(claim_of("k", Duration::from_secs(60), 1, 1));
     let first = held(&mut one).await;
     copied(&servers).await;
     let old = servers.primary().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_switch_by_command_is_followed_and_the_demoted_server_not_believed() {
     assert_ne!(new.port(), old.port());
     // Until then the old primary may still be believed, as it believes in itself.
     within("hearing of the switch", one.changed()).await;
-    let mut two = redis.enter(claim_of("other", Duration::from_mins(1), 1, 1));
+    let mut two = redis.enter(claim_of("other", Duration::from_secs(60), 1, 1));
     until_held(&mut two).await;
     let keys = new.command(&["KEYS", "lk:{*"]).await.unwrap();
     assert_eq!(keys.items().len(), 2, "the second lock was taken at the new primary");
@@ -107,7 +107,7 @@ async fn the_restart_guard_gives_nothing_after_a_switch_whichever_connection_not
     let (servers, url) = deployment().await;
     let guard = Duration::from_secs(3);
     let redis = Redis::connect(&format!("{url}?restart_guard=3s")).await.unwrap();
-    let mut one = redis.enter(claim_of("k", Duration::from_mins(1), 1, 1));
+    let mut one = redis.enter(claim_of("k", Duration::from_secs(60), 1, 1));
     until_held(&mut one).await;
     assert!(matches!(one.renew().await.unwrap(), Renewal::Held { .. }));
     copied(&servers).await;
@@ -123,7 +123,7 @@ async fn the_restart_guard_gives_nothing_after_a_switch_whichever_connection_not
         }
     });
     assert!(matches!(renewal.await, Renewal::Held { .. }), "what was copied is still held");
-    let (clock, mut two) = (Clock::boot(), redis.enter(claim_of("other", Duration::from_mins(1), 1, 1)));
+    let (clock, mut two) = (Clock::boot(), redis.enter(claim_of("other", Duration::from_secs(60), 1, 1)));
     let noticed = clock.now();
     until_held(&mut two).await;
     assert!(guard / 2 < clock.now() - noticed, "granted {:?} after the switch", clock.now() - noticed);
@@ -176,7 +176,7 @@ async fn a_frozen_sentinel_is_not_waited_for_and_a_switch_is_heard_from_the_othe
     }
     // Somebody who has listened to all of them hears of it from those who still talk.
     let redis = Redis::connect(&url).await.unwrap();
-    let mut one = redis.enter(claim_of("held", Duration::from_mins(1), 1, 1));
+    let mut one = redis.enter(claim_of("held", Duration::from_secs(60), 1, 1));
     held(&mut one).await;
     listened_to(&servers).await;
     copied(&servers).await;
@@ -251,7 +251,7 @@ async fn whoever_holds_is_renewed_as_soon_as_another_primary_is_announced() {
     let old = servers.primary().await.unwrap();
     let redis = Redis::connect(&url).await.unwrap();
     // Renewed only after twenty seconds, if nothing happens.
-    let ttl = Duration::from_mins(1);
+    let ttl = Duration::from_secs(60);
     let (mut lost, mut kept) =
         (redis.enter(claim_of("lost", ttl, 1, 1)), redis.enter(claim_of("kept", ttl * 60, 1, 1)));
     held(&mut lost).await;

@@ -59,7 +59,7 @@ fn claim() -> Claim {
 /// Wait as the keeper does, and fail instead of hanging.
 async fn held(place: &mut impl Place) -> Grant {
     let (clock, mut last) = (Clock::boot(), None);
-    let give_up = clock.now().after(Duration::from_mins(1));
+    let give_up = clock.now().after(Duration::from_secs(60));
     while clock.now() < give_up {
         let answer = place.turn().await;
         if let Ok(Turn::Held(grant)) = answer {
@@ -111,7 +111,7 @@ async fn a_majority_that_is_gone_is_told_and_back_again_serves() {
     assert!(error.to_string().contains("2 of 3 nodes are needed"), "{error}");
     servers[0].start().await.unwrap();
     servers[2].resume().unwrap();
-    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_mins(1)).await.unwrap();
+    let guard = locker.lock("orders/42").ttl(TTL).wait_at_most(Duration::from_secs(60)).await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -187,7 +187,7 @@ async fn servers_that_restart_empty_one_after_the_other_are_taken_back_and_no_lo
     let options = Options::default().restart_guard(ttl).node_timeout(Duration::from_millis(300));
     let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap());
     // Until the servers are old enough to vote there is no majority.
-    let limit = clock.now().after(Duration::from_mins(1));
+    let limit = clock.now().after(Duration::from_secs(60));
     let guard = loop {
         match locker.lock("orders/42").ttl(ttl).await {
             Ok(guard) => break guard,
@@ -197,7 +197,7 @@ async fn servers_that_restart_empty_one_after_the_other_are_taken_back_and_no_lo
     };
     for server in &servers {
         server.restart_empty().await.unwrap();
-        let limit = clock.now().after(Duration::from_mins(1));
+        let limit = clock.now().after(Duration::from_secs(60));
         while server.command(&["KEYS", "lk:{??}:*"]).await.unwrap().items().is_empty() {
             assert!(clock.now() < limit, "it was not taken back");
             clock.sleep(Duration::from_millis(50)).await;
@@ -206,7 +206,7 @@ async fn servers_that_restart_empty_one_after_the_other_are_taken_back_and_no_lo
     }
     let fence = guard.fence();
     guard.release().await.unwrap();
-    let next = locker.lock("orders/42").ttl(ttl).wait_at_most(Duration::from_mins(1)).await.unwrap();
+    let next = locker.lock("orders/42").ttl(ttl).wait_at_most(Duration::from_secs(60)).await.unwrap();
     assert!(fence < next.fence());
 }
 
