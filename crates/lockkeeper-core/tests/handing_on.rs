@@ -71,7 +71,7 @@ async fn an_outsider_that_comes_in_the_middle_of_a_tenure_is_noticed_and_served(
         tokio::task::yield_now().await;
     }
     // Callers of this process would keep the lock for ever if nobody asked who waits outside.
-    let outsider = there.lock("k").wait_at_most(Duration::from_mins(1)).await.unwrap();
+    let outsider = there.lock("k").wait_at_most(Duration::from_secs(60)).await.unwrap();
     assert!(outsider.is_valid());
     never_idle.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -126,7 +126,7 @@ async fn a_request_with_another_ttl_gets_a_grant_of_its_own_and_a_larger_fence()
         let log = Log::default();
         let locker = Locker::builder(store).observer(log.clone()).build();
         let guard = locker.lock("k").await.unwrap();
-        let other = tokio::spawn(locker.lock("k").ttl(Duration::from_mins(1)));
+        let other = tokio::spawn(locker.lock("k").ttl(Duration::from_secs(60)));
         tokio::task::yield_now().await;
         let third = tokio::spawn(locker.lock("k"));
         tokio::task::yield_now().await;

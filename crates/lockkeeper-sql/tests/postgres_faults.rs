@@ -111,7 +111,7 @@ async fn a_full_disk_is_told_in_time_and_passes() {
     )
     .await;
     site.sql(&fill(10_000, 1900)).await;
-    let (brief, kept) = (short.lock("brief").await.unwrap(), long.lock("kept").ttl(Duration::from_mins(5)));
+    let (brief, kept) = (short.lock("brief").await.unwrap(), long.lock("kept").ttl(Duration::from_secs(300)));
     let kept = kept.await.unwrap();
     let size: u64 = site.sql("SELECT pg_relation_size('lockkeeper.lockkeeper_claim')").await.parse().unwrap();
     assert!(17 << 20 < size, "{size}");

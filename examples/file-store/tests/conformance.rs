@@ -1,5 +1,7 @@
 //! The store under the conformance suite, and the page that builds it.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::Arc;
 
 use file_store::Folder;

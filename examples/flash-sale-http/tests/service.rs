@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale-http");
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(Duration::from_mins(2)).expect("it hangs")
+    receiver.recv_timeout(Duration::from_secs(120)).expect("it hangs")
 }
 
 /// A running instance, killed with the value.
