@@ -7,19 +7,23 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod batch;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod fenced;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;
+#[cfg(feature = "postgres")]
+mod lane;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod lines;
+#[cfg(feature = "postgres")]
+mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod options;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "postgres")]
 mod pace;
+#[cfg(feature = "postgres")]
+mod patience;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -18,22 +18,22 @@ const COLUMNS: &str = "c.held, c.counter, c.since, c.expires, c.weight, c.host, 
 
 impl Inspect for Postgres {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let (store, schema) = (&self.0, &self.0.links.shared.options.schema);
         let sql = format!(
             "SELECT l.name, n.now, {COLUMNS} FROM {schema}.lockkeeper_claim AS c \
              JOIN {schema}.lockkeeper_lock AS l ON l.lock = c.lock \
-             CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
+             CROSS JOIN (SELECT {schema}.lockkeeper_now_2() AS now OFFSET 0) AS n \
              WHERE starts_with(l.name, $1) AND c.expires > n.now ORDER BY l.name COLLATE \"C\", c.seq"
         );
         store.lines("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let (store, schema) = (&self.0, &self.0.links.shared.options.schema);
         let sql = format!(
             "SELECT l.name, n.now, {COLUMNS} FROM {schema}.lockkeeper_claim AS c \
              JOIN {schema}.lockkeeper_lock AS l ON l.lock = c.lock \
-             CROSS JOIN (SELECT {schema}.lockkeeper_now_1() AS now OFFSET 0) AS n \
+             CROSS JOIN (SELECT {schema}.lockkeeper_now_2() AS now OFFSET 0) AS n \
              WHERE l.lock = $1 AND c.expires > n.now ORDER BY c.seq"
         );
         let infos = store.lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)]).await?;
@@ -41,9 +41,9 @@ impl Inspect for Postgres {
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let (store, schema) = (&self.0, &self.0.links.options.schema);
+        let (store, schema) = (&self.0, &self.0.links.shared.options.schema);
         let sql = format!(
-            "SELECT $2::text, {schema}.lockkeeper_now_1(), {COLUMNS} FROM {schema}.lockkeeper_break_1($1) AS c"
+            "SELECT $2::text, {schema}.lockkeeper_now_2(), {COLUMNS} FROM {schema}.lockkeeper_break_2($1) AS c"
         );
         let lock = hash(key);
         let params = [(&lock.as_slice() as _, Type::BYTEA), (&key.as_str() as _, Type::TEXT)];
@@ -61,7 +61,7 @@ impl Store {
         &self,
         doing: &'static str,
         sql: &str,
-        params: &[super::connection::Param<'_>],
+        params: &[super::session::Param<'_>],
     ) -> Result<Vec<LockInfo>> {
         let rows = self.links.rows(doing, sql, params).await?;
         let entries: std::result::Result<Vec<_>, _> = rows.iter().map(entry).collect();

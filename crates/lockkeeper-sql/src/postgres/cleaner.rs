@@ -6,40 +6,51 @@ use std::time::Duration;
 use lockkeeper_core::Clock;
 use tokio_postgres::types::Type;
 
-use super::Store;
+use super::keeper::Keeper;
+use super::session::Param;
+use super::way::Way;
 use crate::name::micros_up;
 use crate::retry;
+
+const CLEANING: &str = "cleaning";
 
 /// For how long a lock's row stays after its last use. Its counter does not need it: that never falls behind
 /// the clock. Longer than any clock is likely to be set back.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Clean as often as the options say, until the store is gone.
-pub(crate) fn start(store: &Arc<Store>) {
-    let (weak, every) = (Arc::downgrade(store), store.links.options.common.clean_every);
-    store.links.home().spawn(clean(weak, every));
+/// The most lines in one statement: it goes by the connection of the renewals and must not hold them up.
+const MOST: i64 = 100;
+
+/// The pause between two such statements, for as long as there is more to remove.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Clean as often as the options say, until the keeper is gone.
+pub(crate) fn start(keeper: &Arc<Keeper>) {
+    let weak = Arc::downgrade(keeper);
+    keeper.runtime().spawn(clean_on(weak));
 }
 
-async fn clean(weak: Weak<Store>, every: Duration) {
+async fn clean_on(weak: Weak<Keeper>) {
     let clock = Clock::boot();
-    loop {
+    while let Some(every) = weak.upgrade().map(|it| it.way().shared.options.common.clean_every) {
         // Not all processes of a deployment at the same moment.
         clock.sleep(retry::pause(0, every, every)).await;
-        let Some(store) = weak.upgrade() else { return };
-        // A fault here is met again by the next verb, which can tell it.
-        let _ = store.clean(every, IDLE).await;
+        let Some(keeper) = weak.upgrade() else { return };
+        let way = keeper.way().clone();
+        drop(keeper);
+        while clean(&way).await {
+            clock.sleep(BREATH).await;
+        }
     }
 }
 
-impl Store {
-    /// Clean now, unless somebody did so less than `every` ago. Answers how many claims and idle lock rows went.
-    pub(crate) async fn clean(
-        &self,
-        every: Duration,
-        idle: Duration,
-    ) -> lockkeeper_core::backend::Result<Vec<i64>> {
-        let sql = format!("SELECT {}.lockkeeper_clean_1($1, $2)", self.links.options.schema);
-        let params = [(&micros_up(every) as _, Type::INT8), (&micros_up(idle) as _, Type::INT8)];
-        self.links.numbers("cleaning", &sql, &params).await
-    }
+/// Clean a little now, unless somebody did so shortly before and left nothing. `true` if there is more to remove.
+pub(crate) async fn clean(way: &Arc<Way>) -> bool {
+    let common = &way.shared.options.common;
+    let params: [Param<'_>; 3] =
+        [(&micros_up(common.clean_every), Type::INT8), (&micros_up(IDLE), Type::INT8), (&MOST, Type::INT8)];
+    // A fault here is met again by the next verb, which can tell it.
+    let answer = way.ask(CLEANING, &way.shared.sql.clean, &params, common.answer_within).await;
+    let removed = answer.and_then(|it| it.numbers(CLEANING)).unwrap_or_default();
+    removed.iter().any(|it| MOST <= *it)
 }

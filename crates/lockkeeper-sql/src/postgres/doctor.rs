@@ -30,7 +30,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let mut findings = durability(get);
     findings.extend(replication(get));
     findings.extend(timeouts(get));
-    let options = &store.links.options;
+    let options = &store.links.shared.options;
     let hosts: Vec<String> = options.config.get_hosts().iter().map(host).collect();
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     let cipher = if get("cipher").is_empty() { "unknown: a pooler stands between" } else { get("cipher") };
@@ -59,11 +59,11 @@ fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
         }
     }
     match get("synchronous_commit") {
-        "off" => findings.push(finding(
-            Severity::Danger,
-            "synchronous_commit is off",
-            "a crash of the server forgets the last grants, and the lock may be given again while it is held",
-            "ALTER ROLE … SET synchronous_commit = on for the user of the locks",
+        it @ ("off" | "local" | "remote_write") => findings.push(finding(
+            Severity::Fine,
+            format!("synchronous_commit is {it} for this user"),
+            "each of our functions switches it on for its own transaction: a grant is on disk before it is told",
+            "nothing to do",
         )),
         it => findings.push(finding(
             Severity::Fine,
@@ -124,22 +124,22 @@ fn timeouts<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
 }
 
 async fn listening(store: &Store) -> Finding {
-    if !store.links.options.listen {
+    if !store.links.shared.options.listen {
         return finding(
             Severity::Warning,
             "`listen=no` was chosen",
             "whoever waits looks at the line again and again instead of being called",
-            "remove it unless a pooler in transaction mode stands between",
+            "remove it unless a pooler stands between",
         );
     }
-    let heard = super::wake::hello(store).await;
+    let heard = super::hear::hello(&store.links.shared).await;
     if heard {
         return finding(Severity::Fine, "messages arrive", "whoever waits is called", "nothing to do");
     }
     finding(
         Severity::Warning,
-        "a message sent by NOTIFY did not arrive; a pooler in transaction mode stands between, or the server is slow",
+        "a message sent by NOTIFY did not arrive; a pooler stands between, or the server is slow",
         "locks are safe; whoever waits looks at the line again and again instead of being called",
-        "connect to the server itself or to a pool in session mode, or choose `listen=no`",
+        "connect to the server itself, or choose `listen=no`",
     )
 }

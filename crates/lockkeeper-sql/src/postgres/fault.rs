@@ -75,7 +75,10 @@ impl Trouble {
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Sql(error) => {
-                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(error.code()));
+                let text = error.as_db_error().map_or("", |it| it.message());
+                let (kind, advice) = tls_advice(&error)
+                    .or_else(|| read_only(&error))
+                    .unwrap_or_else(|| advice(error.code(), text));
                 let said = match error.as_db_error() {
                     Some(it) => format!("{} (SQLSTATE {})", it.message(), it.code().code()),
                     None => spelt_out(&error),
@@ -116,12 +119,32 @@ fn tls_advice(error: &tokio_postgres::Error) -> Option<(FaultKind, &'static str)
     advice.map(|it| (FaultKind::Permanent, it))
 }
 
+/// The same for a session that the driver passed over because it cannot write.
+fn read_only(error: &tokio_postgres::Error) -> Option<(FaultKind, &'static str)> {
+    let source = std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?;
+    (source.kind() == std::io::ErrorKind::PermissionDenied).then_some((
+        FaultKind::Transient,
+        "no server of the URL takes writes: each is a standby, or `default_transaction_read_only` is on for this \
+         user and a pooler keeps us from switching it off",
+    ))
+}
+
+/// What a server says whose disk is full; the code differs from version to version.
+fn is_disk_full(code: &SqlState, text: &str) -> bool {
+    let internal = *code == SqlState::INTERNAL_ERROR || *code == SqlState::IO_ERROR;
+    let words = ["could not extend file", "could not write", "No space left on device", "File too large"];
+    *code == SqlState::DISK_FULL || (internal && words.iter().any(|it| text.contains(it)))
+}
+
 /// Whether trying again can help, and what to do.
-fn advice(code: Option<&SqlState>) -> (FaultKind, &'static str) {
+fn advice(code: Option<&SqlState>, text: &str) -> (FaultKind, &'static str) {
     use FaultKind::{Permanent, Transient};
     let Some(code) = code else {
         return (Transient, "the server cannot be reached or the connection broke");
     };
+    if is_disk_full(code, text) {
+        return (Transient, "the server's disk is full; free some space");
+    }
     match *code {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             (Permanent, "the server does not accept this user and password; correct the URL")
@@ -136,7 +159,6 @@ fn advice(code: Option<&SqlState>) -> (FaultKind, &'static str) {
             Permanent,
             "the tables or functions of Lockkeeper are missing; run the DDL in docs/backends/postgres.md",
         ),
-        SqlState::DISK_FULL => (Transient, "the server's disk is full; free some space"),
         SqlState::TOO_MANY_CONNECTIONS => {
             (Transient, "the server has no connection left; raise max_connections")
         }
@@ -149,5 +171,20 @@ fn advice(code: Option<&SqlState>) -> (FaultKind, &'static str) {
             Some("22" | "23" | "28" | "2F" | "3D" | "42" | "0A") => (Permanent, ""),
             _ => (Transient, ""),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_known_by_its_code_or_its_words() {
+        let full = |code: &SqlState, text: &str| advice(Some(code), text).1.contains("disk is full");
+        assert!(full(&SqlState::DISK_FULL, ""));
+        assert!(full(&SqlState::INTERNAL_ERROR, "could not extend file \"base/5/16395\": File too large"));
+        assert!(full(&SqlState::IO_ERROR, "could not write to file: No space left on device"));
+        assert!(!full(&SqlState::INTERNAL_ERROR, "cache lookup failed"));
+        assert!(!full(&SqlState::UNDEFINED_TABLE, "could not extend file"));
     }
 }

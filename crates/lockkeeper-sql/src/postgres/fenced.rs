@@ -8,6 +8,9 @@ use crate::fenced::FencedError;
 use crate::name::hash;
 use crate::options::is_plain_name;
 
+/// An advisory lock for those who create the table at the same time; random, to disturb nobody else.
+const CREATING: i64 = 0x6c6b_6665_6e63_6573;
+
 /// A table that remembers the newest fence of each resource. Keep it in the database of the data it protects.
 ///
 /// ```
@@ -66,19 +69,22 @@ impl PostgresFences {
     /// # Errors
     /// The driver's, such as a lack of rights.
     pub async fn create(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
-        client.batch_execute(&self.ddl()).await
+        // One message, one transaction. `IF NOT EXISTS` alone fails if two do it at the same moment.
+        let create = format!("SELECT pg_advisory_xact_lock({CREATING}); {}", self.ddl());
+        client.batch_execute(&create).await
     }
 
     /// Refuse a stale fence; raise the resource's fence to ours; keep others out until the transaction ends.
     ///
-    /// Call it before anything else in the transaction, also when you only read. Use the lock's name as the
-    /// resource, unless one lock protects several.
+    /// Call it before anything else in the transaction, also when you only read, and commit: a transaction that is
+    /// rolled back has not raised the fence, and an older holder's write is still let through. Use the lock's name
+    /// as the resource, unless one lock protects several.
     ///
     /// # Cancel safety
     /// If dropped, roll back.
     ///
     /// # Errors
-    /// [`FencedError::Stale`] if somebody with a newer fence was here: roll back. Otherwise the driver's error.
+    /// [`FencedError::Stale`] if somebody with a newer fence was here: roll back, nothing is to be raised. Otherwise the driver's error.
     pub async fn check(
         &self,
         transaction: &Transaction<'_>,

@@ -7,14 +7,21 @@ mod admin;
 pub mod advisory;
 mod cleaner;
 mod connection;
+mod crowd;
+mod dial;
 mod doctor;
 mod fault;
 mod fenced;
+mod hear;
+mod keeper;
 mod options;
 mod place;
 pub mod rowlock;
 mod schema;
+mod session;
+mod sql;
 mod wake;
+mod way;
 mod wire;
 
 use std::fmt;
@@ -22,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
-use lockkeeper_core::{Claim, ClaimId, Error};
+use lockkeeper_core::{Claim, Error};
 use tokio::runtime::Handle;
 
 pub use fenced::PostgresFences;
@@ -30,9 +37,8 @@ pub use options::PostgresOptions;
 pub use place::PostgresPlace;
 pub use schema::ddl;
 
-use crate::batch::Batch;
 use connection::Links;
-use wake::Wake;
+use dial::Dialer;
 use wire::Wire;
 
 const NAME: &str = "postgres";
@@ -57,28 +63,17 @@ pub struct Postgres(Arc<Store>);
 #[derive(Debug)]
 pub(crate) struct Store {
     links: Links,
-    wake: Wake,
-    batch: Batch,
-    sql: Statements,
-}
-
-/// The statements, with the schema's name in them.
-#[derive(Debug)]
-struct Statements {
-    turn: String,
-    leave: String,
-    renew: String,
-    look: String,
 }
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Postgres").field(&self.0.links.options).finish()
+        f.debug_tuple("Postgres").field(&self.0.links.shared.options).finish()
     }
 }
 
 impl Postgres {
-    /// Connect to a server and make its tables ready. The present tokio runtime drives the connections.
+    /// Connect to a server and make its tables ready. The present tokio runtime drives the connection for verbs
+    /// that are called on it; lockers have another on their own thread.
     ///
     /// # Cancel safety
     /// Safe to drop; a half-open connection is closed.
@@ -87,35 +82,12 @@ impl Postgres {
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
     /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
     pub async fn connect(options: PostgresOptions) -> Result<Self, Error> {
-        let runtime = Handle::try_current()
+        Handle::try_current()
             .map_err(|_| Error::invalid("a PostgreSQL store must be opened inside a tokio runtime"))?;
-        let wire = Wire::new(options.tls.as_ref())?;
-        let links = Links::new(options, wire, runtime);
-        let schema = &links.options.schema;
-        let sql = Statements {
-            turn: format!(
-                "SELECT {schema}.lockkeeper_turn_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-            ),
-            leave: format!("SELECT {schema}.lockkeeper_leave_1($1, $2)"),
-            renew: format!("SELECT {schema}.lockkeeper_renew_1($1, $2, $3)"),
-            look: format!("SELECT {schema}.lockkeeper_look_1($1, $2)"),
-        };
-        let store = Arc::new(Store {
-            wake: Wake::new(format!("lockkeeper_{}", ClaimId::random()?.to_hex())),
-            batch: Batch::default(),
-            sql,
-            links,
-        });
+        let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
+        let store = Arc::new(Store { links: Links::new(options, dialer) });
         store.links.prepare("preparing the tables").await?;
-        cleaner::start(&store);
         Ok(Postgres(store))
-    }
-}
-
-impl Store {
-    /// The channel on which we can be called, if we can.
-    fn channel(&self) -> Option<&str> {
-        self.links.options.listen.then(|| self.wake.channel())
     }
 }
 

@@ -140,8 +140,8 @@ impl PostgresOptions {
         Ok(self)
     }
 
-    /// Whether to hear of turns by `LISTEN`. Usually yes; where it does not work it is noticed, but only after
-    /// a few seconds, so say no if you know.
+    /// Whether to hear of turns by `LISTEN`. Usually yes. Behind a pooler nobody listens, whatever is said here:
+    /// whoever waits looks at the line instead.
     #[must_use]
     pub fn listen(mut self, listen: bool) -> Self {
         self.listen = listen;

@@ -9,7 +9,8 @@ use super::fault::{Result, Trouble};
 use super::options::PostgresOptions;
 use crate::name::micros_up;
 
-/// The version this code reads and writes.
+/// The version of the tables that this code reads and writes. The functions have a version of their own, in their
+/// names: those of several versions stand side by side and serve the same lines.
 const VERSION: i32 = 1;
 
 /// An advisory lock for those who create the tables at the same time; random, to disturb nobody else.
@@ -56,7 +57,7 @@ pub(crate) async fn prepare(client: &Client, options: &PostgresOptions, quiet: D
     let missing = format!(
         "num_nulls(to_regclass('{schema}.lockkeeper_store'), to_regclass('{schema}.lockkeeper_lock'), \
          to_regclass('{schema}.lockkeeper_claim'), \
-         to_regprocedure('{schema}.lockkeeper_clean_1(bigint, bigint)')) > 0"
+         to_regprocedure('{schema}.lockkeeper_clean_2(bigint, bigint, bigint)')) > 0"
     );
     client
         .batch_execute(&format!(
@@ -95,7 +96,7 @@ async fn found(client: &Client, options: &PostgresOptions) -> Result<bool> {
                 (&format!("{schema}.lockkeeper_store"), Type::TEXT),
                 (&format!("{schema}.lockkeeper_lock"), Type::TEXT),
                 (&format!("{schema}.lockkeeper_claim"), Type::TEXT),
-                (&format!("{schema}.lockkeeper_clean_1(bigint, bigint)"), Type::TEXT),
+                (&format!("{schema}.lockkeeper_clean_2(bigint, bigint, bigint)"), Type::TEXT),
             ],
         )
         .await?;

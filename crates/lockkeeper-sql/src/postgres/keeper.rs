@@ -1,0 +1,299 @@
+//! What keeps a locker's locks and places: a connection on the locker's own thread, which no user code can block
+//! and on which nothing stands before a renewal. Messages arrive by it, too.
+//!
+//! It is open before the first lock is granted, and opened again as soon as it breaks: a renewal must not find
+//! that the server has no connection left.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lockkeeper_core::ClaimId;
+use lockkeeper_core::backend::{Renewal, Result};
+use tokio::runtime::Handle;
+use tokio_postgres::types::Type;
+
+use super::crowd::{Seen, Standing, columns, least_patience, odd, shared_by};
+use super::hear;
+use super::session::{Ears, Param};
+use super::way::{Shared, Way};
+use crate::lane::{self, Carry, Lane};
+use crate::name::micros_up;
+use crate::retry;
+
+const RENEWING: &str = "renewing the lock";
+const KEEPING: &str = "keeping a place in line";
+
+/// The most in one statement.
+const RENEWALS: usize = 500;
+const PLACES: usize = 100;
+
+/// How long a process goes on listening when nobody here waits any more.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// One locker's keeper.
+pub(crate) struct Keeper {
+    way: Arc<Way>,
+    ears: Arc<Ears>,
+    /// The channel of this keeper: letters and digits.
+    pub(super) channel: Arc<str>,
+    renewals: Lane<Renew, Renewal>,
+    places: Lane<Keep, Seen>,
+    /// How many of our claims are about to be called.
+    near: AtomicUsize,
+    resting: AtomicBool,
+    /// Held while we begin or cease to listen.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// A lock to be renewed.
+#[derive(Debug)]
+struct Renew(Standing);
+
+/// A place in line to be kept, and whether it can be called.
+#[derive(Debug)]
+struct Keep(Standing, Option<Arc<str>>);
+
+impl Keeper {
+    /// On the present runtime, which is the locker's own.
+    pub(crate) fn start(shared: Arc<Shared>, runtime: &Handle) -> Result<Arc<Self>> {
+        let id = ClaimId::random().map_err(|it| {
+            let what = "no random name for its channel could be drawn";
+            lockkeeper_core::backend::Fault::transient(super::NAME, KEEPING, what).with_source(it)
+        })?;
+        let ears = Ears::new(shared.wake.clone());
+        let keeper = Arc::new(Keeper {
+            way: Way::new(shared, runtime.clone(), Some(ears.clone())),
+            ears,
+            channel: format!("lockkeeper_{}", id.to_hex()).into(),
+            renewals: Lane::new(2, RENEWALS),
+            places: Lane::new(1, PLACES),
+            near: AtomicUsize::new(0),
+            resting: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::default(),
+        });
+        runtime.spawn(stay_open(Arc::downgrade(&keeper), keeper.ears.clone()));
+        Ok(keeper)
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.way.runtime
+    }
+
+    pub(crate) fn way(&self) -> &Arc<Way> {
+        &self.way
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.way.open_session().is_some()
+    }
+
+    /// What renewals need is there: nothing may be granted before.
+    pub(crate) async fn ready(&self, doing: &'static str) -> Result<()> {
+        self.way.session().await.map(drop).map_err(|it| it.fault(doing))
+    }
+
+    /// Renew together with whoever else asks now.
+    pub(crate) async fn renew(self: &Arc<Self>, due: Standing) -> Result<Renewal> {
+        let answer = lane::ask(self, self.runtime(), Renew(due)).await;
+        answer.unwrap_or_else(|| Err(super::fault::Trouble::NoRuntime.fault(RENEWING)))
+    }
+
+    /// Keep a place together with all others of this process, without a word to the line.
+    pub(crate) async fn keep(self: &Arc<Self>, at: Standing, wake: Option<Arc<str>>) -> Result<Seen> {
+        let answer = lane::ask(self, self.runtime(), Keep(at, wake)).await;
+        answer.unwrap_or_else(|| Err(super::fault::Trouble::NoRuntime.fault(KEEPING)))
+    }
+
+    /// Where we can be called at present, if we can.
+    pub(crate) fn wake(&self) -> Option<Arc<str>> {
+        self.is_listening().then(|| self.channel.clone())
+    }
+
+    /// Whether messages arrive at present.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.way.open_session().is_some_and(|it| it.listens.load(Ordering::Acquire))
+    }
+
+    /// Whether we cannot be called at all: by choice, or because the session may be another's the next moment.
+    pub(crate) fn is_deaf(&self) -> bool {
+        !self.way.shared.options.listen || self.way.open_session().is_some_and(|it| !it.is_ours())
+    }
+
+    /// Begin to listen. `false` if messages do not arrive here.
+    pub(crate) async fn listen(self: &Arc<Self>) -> bool {
+        if self.is_listening() {
+            return true;
+        }
+        if self.is_deaf() {
+            return false;
+        }
+        let keeper = self.clone();
+        // By a task of our own: whoever wants it may go away half-way.
+        let listening = self.runtime().spawn(async move { keeper.listen_now().await });
+        listening.await.unwrap_or(false)
+    }
+
+    async fn listen_now(&self) -> bool {
+        let _changing = self.changing.lock().await;
+        if self.is_listening() {
+            return true;
+        }
+        let Ok(session) = self.way.session().await else { return false };
+        if self.is_deaf() {
+            return false;
+        }
+        let begun = hear::begin(&self.way.shared, &session, &self.channel).await;
+        if begun {
+            session.listens.store(true, Ordering::Release);
+        } else {
+            self.way.forget(&session);
+        }
+        begun
+    }
+
+    /// Every process that listens costs whoever calls another: the server wakes them all. So nobody listens for
+    /// long without need.
+    fn rest(self: &Arc<Self>) {
+        if !self.is_listening() || self.resting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let keeper = self.clone();
+        self.runtime().spawn(async move {
+            keeper.way.shared.clock.sleep(LINGER).await;
+            keeper.resting.store(false, Ordering::Release);
+            keeper.unlisten().await;
+        });
+    }
+
+    /// We stand at the end of a long line: there is nothing to hear for a while.
+    pub(crate) fn far(self: &Arc<Self>) {
+        if self.near.load(Ordering::Acquire) == 0 && self.is_listening() {
+            let keeper = self.clone();
+            self.runtime().spawn(async move { keeper.unlisten().await });
+        }
+    }
+
+    async fn unlisten(&self) {
+        let _changing = self.changing.lock().await;
+        let Some(session) = self.way.open_session() else { return };
+        if self.near.load(Ordering::Acquire) == 0 && session.listens.swap(false, Ordering::AcqRel) {
+            // If it fails the session is broken, which the next verb notices.
+            let unlisten = format!("UNLISTEN {}", self.channel);
+            let _ = self.way.shared.in_time(session.client.batch_execute(&unlisten)).await;
+        }
+    }
+}
+
+/// One of our claims may be called any time.
+pub(crate) struct Near(Arc<Keeper>);
+
+impl Near {
+    pub(crate) fn new(keeper: &Arc<Keeper>) -> Self {
+        keeper.near.fetch_add(1, Ordering::AcqRel);
+        Near(keeper.clone())
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        if self.0.near.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.rest();
+        }
+    }
+}
+
+impl std::fmt::Debug for Near {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Near")
+    }
+}
+
+/// Open the connection again whenever it breaks, until the keeper is gone.
+async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
+    loop {
+        ears.ended.notified().await;
+        for attempt in 0.. {
+            let Some(keeper) = weak.upgrade() else { return };
+            let opened = keeper.way.session().await.is_ok();
+            if opened
+                && (keeper.near.load(Ordering::Acquire) == 0 || keeper.listen_now().await || keeper.is_deaf())
+            {
+                // Messages may have been missed.
+                ears.wake.ring_all();
+                break;
+            }
+            let clock = keeper.way.shared.clock.clone();
+            drop(keeper);
+            let pause = retry::pause(attempt, Duration::from_millis(20), Duration::from_secs(5));
+            clock.sleep(pause).await;
+        }
+    }
+}
+
+impl Carry<Renew, Renewal> for Keeper {
+    fn lane(&self) -> &Lane<Renew, Renewal> {
+        &self.renewals
+    }
+
+    async fn carry(&self, items: Vec<Renew>) -> Vec<Result<Renewal>> {
+        let all = || items.iter().map(|it| &it.0);
+        let (locks, ids, seqs) = columns(all());
+        let ttls: Vec<i64> = all().map(|it| micros_up(it.claim.ttl)).collect();
+        let params: [Param<'_>; 4] = [
+            (&locks, Type::BYTEA_ARRAY),
+            (&ids, Type::BYTEA_ARRAY),
+            (&seqs, Type::INT8_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+        ];
+        let bears = least_patience(&self.way, all());
+        let answer = match self.way.ask(RENEWING, &self.way.shared.sql.renew, &params, bears).await {
+            Ok(answer) => answer,
+            Err(fault) => return shared_by(items.len(), Err(fault)),
+        };
+        let renewal = |(due, answered): (&Standing, i64)| match answered {
+            0 => Ok(Renewal::Lost),
+            it => Ok(Renewal::held(due.claim.ttl, it == 2).sent_at(answer.sent_at)),
+        };
+        match answer.numbers(RENEWING) {
+            Ok(numbers) if numbers.len() == items.len() => all().zip(numbers).map(renewal).collect(),
+            Ok(_) => shared_by(items.len(), Err(odd(RENEWING))),
+            Err(fault) => shared_by(items.len(), Err(fault)),
+        }
+    }
+}
+
+impl Carry<Keep, Seen> for Keeper {
+    fn lane(&self) -> &Lane<Keep, Seen> {
+        &self.places
+    }
+
+    async fn carry(&self, items: Vec<Keep>) -> Vec<Result<Seen>> {
+        let all = || items.iter().map(|it| &it.0);
+        let (locks, ids, seqs) = columns(all());
+        let ttls: Vec<i64> = all().map(|it| micros_up(it.claim.ttl)).collect();
+        let wakes: Vec<Option<&str>> = items.iter().map(|it| it.1.as_deref()).collect();
+        let params: [Param<'_>; 5] = [
+            (&locks, Type::BYTEA_ARRAY),
+            (&ids, Type::BYTEA_ARRAY),
+            (&seqs, Type::INT8_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+            (&wakes, Type::TEXT_ARRAY),
+        ];
+        let bears = least_patience(&self.way, all());
+        let answer = self.way.ask(KEEPING, &self.way.shared.sql.keep, &params, bears).await;
+        match answer.and_then(|it| it.numbers(KEEPING)) {
+            Ok(numbers) if numbers.len() == items.len() * Seen::NUMBERS => {
+                numbers.chunks(Seen::NUMBERS).map(|it| Seen::read(it).ok_or_else(|| odd(KEEPING))).collect()
+            }
+            Ok(_) => shared_by(items.len(), Err(odd(KEEPING))),
+            Err(fault) => shared_by(items.len(), Err(fault)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("channel", &self.channel).finish_non_exhaustive()
+    }
+}

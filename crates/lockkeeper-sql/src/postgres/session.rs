@@ -1,0 +1,241 @@
+//! One open connection: its settings, its prepared statements, and when the server was last heard on it.
+//!
+//! No session state is relied on where a pooler in transaction mode may stand between. Prepared statements and
+//! settings are session state: under a pooler they may be another process's. So they are used only where the
+//! session is proven to be ours alone; what matters most, each function sets for its own transaction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use lockkeeper_core::{ClaimId, Clock, Moment};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{MutexGuard, Notify};
+use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
+
+use super::fault::{Result, Trouble};
+use super::wake::Wake;
+use super::wire::Wire;
+
+/// A parameter and its type.
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What our statements rely on: a setting, what it is set to, and whether the server may write that differently.
+const SETTINGS: [(&str, &str, bool); 20] = [
+    ("default_transaction_isolation", "read committed", false),
+    ("default_transaction_read_only", "off", false),
+    ("default_transaction_deferrable", "off", false),
+    ("search_path", "pg_catalog, pg_temp", false),
+    ("lock_timeout", "0", false),
+    ("idle_in_transaction_session_timeout", "0", false),
+    ("idle_session_timeout", "0", false),
+    ("transaction_timeout", "0", false),
+    ("standard_conforming_strings", "on", false),
+    ("transform_null_equals", "off", false),
+    ("array_nulls", "on", false),
+    ("exit_on_error", "off", false),
+    ("DateStyle", "ISO, MDY", false),
+    ("IntervalStyle", "postgres", false),
+    ("jit", "off", true),
+    // The server must notice, too, that we are gone: what we no longer wait for should not be done late.
+    ("client_connection_check_interval", "1s", true),
+    ("tcp_keepalives_idle", "10", true),
+    ("tcp_keepalives_interval", "3", true),
+    ("tcp_keepalives_count", "3", true),
+    ("tcp_user_timeout", "20000", true),
+];
+
+/// Where a session's messages go, and how its end is told.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    pub(crate) wake: Arc<Wake>,
+    /// Rings for every message, whomever it names.
+    pub(crate) heard: Notify,
+    pub(crate) ended: Notify,
+}
+
+impl Ears {
+    pub(crate) fn new(wake: Arc<Wake>) -> Arc<Self> {
+        Arc::new(Ears { wake, heard: Notify::new(), ended: Notify::new() })
+    }
+}
+
+/// One open connection. It ends when it is dropped.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    driver: AbortHandle,
+    /// Prepared statements by their text; `None` if a pooler may stand between.
+    prepared: Option<tokio::sync::Mutex<HashMap<String, Statement>>>,
+    /// Behind a pooler one statement at a time is under way: a pooler may give the server's session to somebody
+    /// else as soon as one is answered, and if we go away then, that one hears the answers to the others.
+    one_by_one: tokio::sync::Mutex<()>,
+    /// When the server last answered anything here.
+    heard_at: AtomicU64,
+    /// Messages arrive.
+    pub(crate) listens: AtomicBool,
+}
+
+impl Session {
+    /// Connect, and find out whether the session is ours alone: a word that we say when it begins is known to
+    /// the server's session, but not to one that a pooler had before. Poolers refuse the word or swallow it.
+    pub(crate) async fn open(
+        config: Config,
+        wire: Wire,
+        ears: Option<Arc<Ears>>,
+        answer_within: Duration,
+    ) -> Result<Self> {
+        let word = ClaimId::random().map_or_else(|_| String::new(), ClaimId::to_hex);
+        let mut with_word = config.clone();
+        let options = config.get_options().unwrap_or_default();
+        // Whether a session can write is asked by the driver before we can set anything else, in little time perhaps.
+        let ours = "-c default_transaction_read_only=off -c statement_timeout=0";
+        with_word.options(format!("{options} {ours} -c lockkeeper.session={word}"));
+        let (client, connection) = match with_word.connect(wire.tls()).await {
+            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                config.connect(wire.tls()).await?
+            }
+            connected => connected?,
+        };
+        let driver = tokio::spawn(drive(connection, ears)).abort_handle();
+        let mut session = Session {
+            client,
+            driver,
+            prepared: None,
+            one_by_one: tokio::sync::Mutex::default(),
+            heard_at: AtomicU64::new(0),
+            listens: AtomicBool::new(false),
+        };
+        if session.set_up(&word, answer_within).await? {
+            session.prepared = Some(tokio::sync::Mutex::default());
+        }
+        session.heard();
+        Ok(session)
+    }
+
+    /// Set what our statements rely on, if the session is ours: `true`. A pooled one is left as it is.
+    async fn set_up(&self, word: &str, answer_within: Duration) -> Result<bool> {
+        let millis = answer_within.as_millis().clamp(1, 2_000_000_000).to_string();
+        // Whoever is not answered by then has given up; the statement must not be done after that.
+        let timeout = ("statement_timeout", millis.as_str(), true);
+        let settings: Vec<_> = SETTINGS.into_iter().chain([timeout]).collect();
+        let column = |at: fn(&(&str, &str, bool)) -> String| settings.iter().map(at).collect::<Vec<_>>();
+        let names = column(|it| it.0.to_owned());
+        let values = column(|it| it.1.to_owned());
+        // A setting that this version of the server lacks is not needed there.
+        let rows = self
+            .client
+            .query_typed(
+                "SELECT s.name, set_config(s.name, s.value, false), s.at FROM unnest($1, $2) WITH ORDINALITY AS \
+                 s (name, value, at) WHERE current_setting('lockkeeper.session', true) = $3 \
+                 AND current_setting(s.name, true) IS NOT NULL AND (s.name <> 'client_connection_check_interval' \
+                 OR version() LIKE '%linux%') UNION ALL SELECT NULL, NULL, -1 \
+                 WHERE current_setting('lockkeeper.session', true) = $3",
+                &[(&names, Type::TEXT_ARRAY), (&values, Type::TEXT_ARRAY), (&word, Type::TEXT)],
+            )
+            .await?;
+        for row in &rows {
+            let (name, value, at): (Option<&str>, Option<&str>, i64) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let wished = usize::try_from(at - 1).ok().and_then(|at| settings.get(at));
+            if let (Some(name), Some(value), Some((_, wished, false))) = (name, value, wished)
+                && value != *wished
+            {
+                return Err(Trouble::Refused(format!(
+                    "the setting {name} is {value:?} and cannot be set to {wished:?}, on which locks rely; \
+                     ask whoever runs the server"
+                )));
+            }
+        }
+        Ok(!word.is_empty() && !rows.is_empty())
+    }
+
+    /// Whether no pooler stands between.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.prepared.is_some()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Never send or hear anything again.
+    pub(crate) fn end(&self) {
+        self.driver.abort();
+    }
+
+    /// Wait until nothing else is under way, where that matters. For statements that are not sent by `query`.
+    pub(crate) async fn alone(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.is_ours() { None } else { Some(self.one_by_one.lock().await) }
+    }
+
+    /// When the server last answered anything here.
+    pub(crate) fn heard_at(&self) -> Moment {
+        Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
+    }
+
+    fn heard(&self) {
+        self.heard_at.fetch_max(Clock::boot().now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Run a statement, prepared if that is safe. Tells when it left.
+    pub(crate) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<(Vec<Row>, Moment), Error> {
+        let _alone = self.alone().await;
+        let statement = self.prepare(sql, params).await?;
+        let sent_at = Clock::boot().now();
+        let answer = match statement {
+            None => self.client.query_typed(sql, params).await,
+            Some(statement) => {
+                let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|it| it.0).collect();
+                self.client.query(&statement, &values).await
+            }
+        };
+        // A refusal is an answer, too.
+        if answer.as_ref().map_or_else(|it| it.code().is_some(), |_| true) {
+            self.heard();
+        }
+        Ok((answer?, sent_at))
+    }
+
+    async fn prepare(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Statement>, Error> {
+        let Some(prepared) = &self.prepared else { return Ok(None) };
+        let mut prepared = prepared.lock().await;
+        if let Some(statement) = prepared.get(sql) {
+            return Ok(Some(statement.clone()));
+        }
+        let types: Vec<Type> = params.iter().map(|it| it.1.clone()).collect();
+        let statement = self.client.prepare_typed(sql, &types).await?;
+        self.heard();
+        prepared.insert(sql.to_owned(), statement.clone());
+        Ok(Some(statement))
+    }
+}
+
+/// Drive the connection and pass on what it hears.
+async fn drive<S, T>(mut connection: Connection<S, T>, ears: Option<Arc<Ears>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let _ended = ears.clone().map(Ended);
+    let mut heard = stream::poll_fn(move |cx| connection.poll_message(cx));
+    while let Some(Ok(message)) = heard.next().await {
+        if let (AsyncMessage::Notification(it), Some(ears)) = (message, &ears) {
+            ears.wake.ring(it.payload());
+            ears.heard.notify_one();
+        }
+    }
+}
+
+/// Tells that a session is over, also if its task was aborted.
+struct Ended(Arc<Ears>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.ended.notify_one();
+    }
+}

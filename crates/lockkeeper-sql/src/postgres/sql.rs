@@ -1,0 +1,33 @@
+//! The statements, with the schema's name in them.
+
+/// One for each verb; see `schema.sql` for what they do.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) turn: String,
+    pub(crate) turn_many: String,
+    pub(crate) leave: String,
+    pub(crate) leave_many: String,
+    pub(crate) renew: String,
+    pub(crate) keep: String,
+    pub(crate) look: String,
+    pub(crate) clean: String,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &str) -> Self {
+        let call = |name: &str, params: usize| {
+            let params: Vec<String> = (1..=params).map(|it| format!("${it}")).collect();
+            format!("SELECT {schema}.lockkeeper_{name}_2({})", params.join(", "))
+        };
+        Statements {
+            turn: call("turn", 13),
+            turn_many: call("turn_many", 11),
+            leave: call("leave", 3),
+            leave_many: call("leave_many", 3),
+            renew: call("renew", 4),
+            keep: call("keep", 5),
+            look: call("look", 3),
+            clean: call("clean", 3),
+        }
+    }
+}
