@@ -1,16 +1,12 @@
 //! The conformance suite on a real MariaDB and on a real MySQL.
 
-#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
-
-mod shared;
-
 use std::sync::Arc;
 
+use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_sql::{Mysql, MysqlOptions};
 use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 use lockkeeper_testkit::suite::Harness;
-use shared::Shared;
 
 static MARIADB: Shared<MariaDb> = Shared::new();
 static MYSQL: Shared<servers::Mysql> = Shared::new();

@@ -1,16 +1,12 @@
 //! The conformance suite on a real PostgreSQL: called by messages, and looking for itself.
 
-#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
-
-mod shared;
-
 use std::sync::Arc;
 
+use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_sql::{Postgres, PostgresOptions};
 use lockkeeper_testkit::servers;
 use lockkeeper_testkit::suite::Harness;
-use shared::Shared;
 
 static SERVER: Shared<servers::Postgres> = Shared::new();
 
