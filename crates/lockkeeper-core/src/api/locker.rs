@@ -283,6 +283,7 @@ impl LockerBuilder {
             label: Arc::new(self.label),
             observers: self.observers,
             made_in: Origin::here(),
+            answered_at: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
         }))

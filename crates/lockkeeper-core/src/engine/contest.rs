@@ -124,14 +124,24 @@ impl<'a> Contest<'a> {
         };
         let (asked_at, ttl, patient) = (self.engine.clock.now(), keeper.ttl, keeper.patient);
         self.step = Step::Asking { asked_at, ttl, patient, verb: keeper.place.turn_dyn() };
-        let patience = asked_at.after(self.engine.settings.outage_max);
         // The verb stays in `self`, where a drop finds it and hands it to the background.
-        let answer = if let Step::Asking { verb, .. } = &mut self.step {
-            self.engine.clock.within(until.min(patience), verb).await
-        } else {
-            None
+        let mut patience = self.engine.patient_until(asked_at);
+        let answer = loop {
+            let Step::Asking { verb, .. } = &mut self.step else {
+                debug_assert!(false, "whoever is answered has asked");
+                break None;
+            };
+            let answer = self.engine.clock.within(until.min(patience), verb).await;
+            let longer = self.engine.patient_until(asked_at);
+            if answer.is_some() || until <= patience || longer <= patience {
+                break answer;
+            }
+            patience = longer;
         };
         if let Some((place, answer)) = answer {
+            if answer.is_ok() {
+                self.engine.heard(self.engine.clock.now());
+            }
             self.step = Step::Resting(Keeper::new(place, ttl, patient).spoke(asked_at));
             return Some((asked_at, answer));
         }

@@ -110,6 +110,7 @@ fn settle(
         }
         Ok(Renewal::Held { valid_for, wanted, sent_at }) => {
             let now = engine.clock.now();
+            engine.heard(now);
             let valid_until = deadline(asked_at, sent_at, valid_for, now);
             tenure.extend(asked_at, valid_until, wanted);
             engine.observe(&Event::Renewed { key: &tenure.key, valid_for: valid_until - now });

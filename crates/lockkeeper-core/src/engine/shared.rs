@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkeeper_fork::Origin;
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::engine::background::Background;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
@@ -26,6 +26,9 @@ pub(crate) struct Settings {
     pub(crate) outage_max: Duration,
     pub(crate) hand_on_span_max: Duration,
 }
+
+/// How many times `outage_max` a request may go unanswered while the store answers others.
+const QUEUED_MAX: u32 = 12;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -45,6 +48,8 @@ pub(crate) struct Engine {
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     /// The process that made the locker.
     pub(crate) made_in: Origin,
+    /// When the store last answered anybody. Relaxed: a hint by which a store that serves others is told from a silent one.
+    pub(crate) answered_at: AtomicU64,
     /// Set once, before the queue is closed. Release and Acquire: whoever sees it set also sees the closed queue's wake-up.
     pub(crate) closed: AtomicBool,
     /// Tells whoever waits at the store that the locker was closed.
@@ -57,6 +62,19 @@ impl Engine {
         for observer in &self.observers {
             let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(event)));
         }
+    }
+
+    /// The store answered somebody at this moment.
+    pub(crate) fn heard(&self, now: Moment) {
+        self.answered_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Until when somebody who asked at `asked_at` has patience with the store: while it answers others, ours may stand
+    /// in a queue of the client. There is an end to that, too.
+    pub(crate) fn patient_until(&self, asked_at: Moment) -> Moment {
+        let outage_max = self.settings.outage_max;
+        let heard = Moment::from_nanos(self.answered_at.load(Ordering::Relaxed)).max(asked_at);
+        heard.after(outage_max).min(asked_at.after(outage_max.saturating_mul(QUEUED_MAX)))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
