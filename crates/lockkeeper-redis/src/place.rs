@@ -29,6 +29,10 @@ const STAGGER: Duration = Duration::from_millis(5);
 
 /// One claim's place in the line of one lock.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and any may be true with any other"
+)]
 pub struct RedisPlace {
     store: Arc<Store>,
     claim: Claim,
