@@ -29,6 +29,10 @@ const STAGGER: Duration = Duration::from_millis(5);
 
 /// One claim's place in the line of one lock.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and any may be true with any other"
+)]
 pub struct RedisPlace {
     store: Arc<Store>,
     claim: Claim,
@@ -48,7 +52,9 @@ pub struct RedisPlace {
     floor: u64,
     /// A `turn` of this id may still be on its way: one went unanswered, however often it was sent.
     doubt: bool,
-    /// The last answer was to wait.
+    /// The last ask was one to stand in line if need be.
+    joins: bool,
+    /// We stand in line, as the last answer said.
     waiting: bool,
     /// We gave up; a further `turn` begins anew under another id.
     left: bool,
@@ -70,6 +76,7 @@ impl RedisPlace {
             asked_at: Moment::from_nanos(0),
             floor: 0,
             doubt: false,
+            joins: false,
             waiting: false,
             left: false,
             seat: None,
@@ -145,6 +152,9 @@ impl RedisPlace {
     /// Ask. What is held already is lifted over our floor if `lift` says so.
     async fn ask_store(&mut self, lift: bool) -> Result<Turn> {
         let desk = self.store.desk(TAKING)?;
+        // Nobody stands in line who does not hear yet: it would be passed over.
+        let hears = desk.ears.as_ref().is_none_or(|it| it.listens_to(self.tag));
+        self.joins = self.claim.patient && hears;
         self.asks += 1;
         record::set_ask(&mut self.record, self.asks);
         record::set_process(&mut self.record, &desk.process);
@@ -152,7 +162,7 @@ impl RedisPlace {
         let args: [&[u8]; 5] = [
             &self.record,
             digits(self.ttl_ms, &mut ttl),
-            if self.claim.patient { b"1" } else { b"0" },
+            if self.joins { b"1" } else { b"0" },
             digits(self.floor, &mut floor),
             b"1",
         ];
@@ -183,7 +193,7 @@ impl RedisPlace {
             },
             _ => return Err(self.unexpected()),
         };
-        self.waiting = matches!(turn, Turn::Wait { .. });
+        self.waiting = matches!(turn, Turn::Wait { .. }) && (self.waiting || self.joins);
         Ok(turn)
     }
 
@@ -223,14 +233,12 @@ impl RedisPlace {
         }
     }
 
-    /// Listen for messages about this lock, if we do not yet. Whether we began just now.
-    async fn listen(&self) -> Result<bool> {
+    /// Listen for messages about this lock, if we do not yet.
+    async fn listen(&self) -> Result<()> {
         let desk = self.store.desk(LISTENING)?;
         match &desk.ears {
-            Some(ears) if !ears.listens_to(self.tag) => {
-                ears.listen_to(LISTENING, self.tag).await.map(|()| true)
-            }
-            _ => Ok(false),
+            Some(ears) => ears.listen_to(LISTENING, self.tag).await,
+            None => Ok(()),
         }
     }
 
@@ -294,8 +302,9 @@ impl Place for RedisPlace {
         self.store.own_desk(TAKING)?.renewals.prepare(self.tag).await?;
         self.store.be_minded();
         let mut turn = self.ask().await?;
-        // In a cluster the first who waits in a slot subscribes; what was said before was not heard.
-        if matches!(turn, Turn::Wait { .. }) && self.claim.patient && self.listen().await? {
+        // In a cluster the first who waits in a slot subscribes, and stands in line only then.
+        if matches!(turn, Turn::Wait { .. }) && self.claim.patient && !self.joins {
+            self.listen().await?;
             turn = self.ask().await?;
         }
         if let Turn::Held(grant) = turn {
