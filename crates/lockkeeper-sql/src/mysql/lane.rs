@@ -72,14 +72,14 @@ impl<C: Carry> Drop for Next<C> {
             return;
         }
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(send(self.0.clone()))),
+            // Made here, because a runtime that is ending drops the task before it has begun.
+            Ok(runtime) => drop(runtime.spawn(send(Sending(Some(self.0.clone()))))),
             Err(_) => lane.clear(),
         }
     }
 }
 
-async fn send<C: Carry>(carrier: C) {
-    let mut sending = Sending(Some(carrier));
+async fn send<C: Carry>(mut sending: Sending<C>) {
     // Let everybody who is about to ask join first.
     tokio::task::yield_now().await;
     while let Some(carrier) = &sending.0 {
@@ -198,6 +198,8 @@ mod tests {
     async fn those_who_come_meanwhile_travel_together() {
         let lane = doubling();
         let asked: Vec<_> = (0..900).map(|it| tokio::spawn(go(lane.clone(), it))).collect();
+        // All have asked before the first is answered.
+        tokio::task::yield_now().await;
         lane.0.1.add_permits(100);
         for (at, answer) in asked.into_iter().enumerate() {
             assert_eq!(answer.await.unwrap().unwrap() as usize, at * 2);

@@ -110,13 +110,13 @@ impl MysqlPlace {
         )
     }
 
-    /// A weight above the capacity would never fit, and block the line for ever.
+    /// A weight above the capacity would never fit, and block the line for ever; one of zero would fit always.
     fn refuse_misfit(&self) -> Result<()> {
         let Load { weight, capacity, .. } = self.claim.load;
-        if weight <= capacity {
+        if (1..=capacity).contains(&weight) {
             return Ok(());
         }
-        let message = format!("a weight of {weight} never fits into a capacity of {capacity}; ask for less");
+        let message = format!("a weight of {weight} is not within 1 and the capacity, which is {capacity}");
         Err(Fault::permanent(NAME, TAKING, message))
     }
 

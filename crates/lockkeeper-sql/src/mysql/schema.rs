@@ -179,7 +179,7 @@ mod tests {
         let script = "-- a; comment\nA;\nB\n  b;\nDELIMITER //\nC; c //\nDELIMITER ;\nD;\n";
         assert_eq!(statements(script), ["A", "B\n  b", "C; c", "D"]);
         let ours = statements(&ddl());
-        assert_eq!(ours.len(), 32);
+        assert_eq!(ours.len(), 31);
         assert!(ours.iter().all(|it| !it.is_empty() && !it.contains("@QUIET@")));
     }
 }
