@@ -35,9 +35,6 @@ pub(crate) trait Ours: Site<Store = Mysql> {
     async fn pair() -> (Self, Self);
     /// Statements that let a server follow the one on this port.
     fn follow(port: u16) -> String;
-    /// What share of a short line's pace a long one keeps at least. MySQL, which writes a binary log as well, takes so
-    /// long for each grant that those who wait look more often meanwhile.
-    const LONG_LINE: f64;
     /// A mode in which quotes, operators and blanks mean something else.
     const MODE: &'static str;
 }
@@ -125,7 +122,6 @@ impl Ours for OnMariaDb {
         )
     }
 
-    const LONG_LINE: f64 = 0.8;
     const MODE: &'static str = "ORACLE";
 }
 
@@ -149,7 +145,6 @@ impl Ours for OnMysql {
         )
     }
 
-    const LONG_LINE: f64 = 0.5;
     const MODE: &'static str = "ANSI,HIGH_NOT_PRECEDENCE,NO_BACKSLASH_ESCAPES";
 }
 
