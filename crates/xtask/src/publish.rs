@@ -10,7 +10,7 @@ use crate::shell;
 const FILES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 /// What its manifest must say.
 const FIELDS: &[&str] = &["description", "documentation", "license", "readme", "repository", "rust_version"];
-/// As crates.io has it.
+/// As the registry of crates has it.
 const KEYWORDS_MAX: usize = 5;
 
 /// Check the manifests, then pack all public crates as one release would. They are not built once more: tests have done that.
