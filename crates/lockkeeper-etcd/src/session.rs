@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::Moment;
 use lockkeeper_core::backend::{Fault, Result};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use lockkeeper_core::kit::Proof;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::beat::beat;
 use crate::connection::Connection;
@@ -30,15 +30,6 @@ const MEASURED: u32 = 5;
 /// A lease that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of a lease.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// The cluster will not end it before this moment.
-    proven_until: Moment,
-    /// The cluster has ended it. Final.
-    lost: bool,
-}
-
 /// One lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -51,37 +42,11 @@ pub(crate) struct Lease {
     pub(crate) names: Names,
     pub(crate) marked_at: i64,
     epoch: Mutex<i64>,
-    state: watch::Sender<State>,
+    /// Until when the cluster surely keeps it.
+    pub(crate) proof: Proof,
 }
 
 impl Lease {
-    /// Until when the cluster surely keeps it.
-    pub(crate) fn proven_until(&self) -> Moment {
-        self.state.borrow().proven_until
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.state.borrow().lost
-    }
-
-    /// The cluster has ended it.
-    pub(crate) fn lose(&self) {
-        self.state.send_modify(|it| it.lost = true);
-    }
-
-    /// Resolves when the cluster has ended it.
-    pub(crate) async fn when_lost(&self) {
-        let mut state = self.state.subscribe();
-        // The sender is `self`, which outlives this borrow.
-        let _ = state.wait_for(|it| it.lost).await;
-    }
-
-    /// Wait until it is proven beyond `moment`, or lost.
-    pub(crate) async fn when_proven_beyond(&self, moment: Moment) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|it| it.lost || moment < it.proven_until).await;
-    }
-
     /// The revision at which the marker was last written, as far as we know.
     pub(crate) fn epoch(&self) -> i64 {
         *self.epoch_guard()
@@ -94,10 +59,6 @@ impl Lease {
 
     fn epoch_guard(&self) -> MutexGuard<'_, i64> {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn extend(&self, until: Moment) {
-        self.state.send_modify(|it| it.proven_until = it.proven_until.max(until));
     }
 }
 
@@ -116,7 +77,7 @@ impl Class {
     }
 
     fn living(&self) -> Option<Arc<Lease>> {
-        self.lease().clone().filter(|it| !it.is_lost())
+        self.lease().clone().filter(|it| !it.proof.is_lost())
     }
 }
 
@@ -200,7 +161,6 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
             return Err(fault);
         }
     };
-    let state = State { proven_until: asked_at.after(ttl), lost: false };
     Ok(Lease {
         id: granted.id,
         ttl,
@@ -208,7 +168,7 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
         names: Names::default(),
         marked_at: marked.revision(),
         epoch: Mutex::new(marked.revision()),
-        state: watch::Sender::new(state),
+        proof: Proof::until(asked_at.after(ttl)),
     })
 }
 
@@ -239,12 +199,12 @@ async fn long_enough(connection: &Connection, ttl: Duration) -> Result<()> {
 async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>) {
     let clock = connection.clock.clone();
     let (mut used_at, mut began_at, mut tidied_at) = (clock.now(), clock.now(), connection.dials());
-    while !lease.is_lost() {
+    while !lease.proof.is_lost() {
         clock.sleep_until(began_at.after(lease.ttl / BEATS)).await;
         began_at = clock.now();
         beat(&connection, &lease).await;
         let dials = connection.dials();
-        if dials != tidied_at && !lease.is_lost() && stray::remove(&connection, &lease).await.is_ok() {
+        if dials != tidied_at && !lease.proof.is_lost() && stray::remove(&connection, &lease).await.is_ok() {
             tidied_at = dials;
         }
         // One is ours and one is the class's.
@@ -258,7 +218,7 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>)
             }
         }
     }
-    if !lease.is_lost() {
+    if !lease.proof.is_lost() {
         revoke(&connection, &lease).await;
     }
 }
@@ -266,7 +226,7 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>)
 /// End a lease, and everything under it.
 pub(crate) async fn revoke(connection: &Connection, lease: &Lease) {
     revoke_id(connection, lease.id).await;
-    lease.lose();
+    lease.proof.lose();
 }
 
 async fn revoke_id(connection: &Connection, id: i64) {

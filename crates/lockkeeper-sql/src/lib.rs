@@ -13,8 +13,6 @@ mod finding;
 #[cfg(feature = "postgres")]
 mod lane;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod lines;
-#[cfg(feature = "postgres")]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;

@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::kit::Proof;
 use lockkeeper_core::{Clock, Moment};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::Mutex as AsyncMutex;
 use zookeeper_client::{Client, Error, MultiWriteError};
 
 use crate::connection::{self, Opened};
@@ -32,14 +33,6 @@ const PULSES: u32 = 10;
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// The ensemble will not end the session before this moment.
-    proven_until: Moment,
-    /// It is over. Final.
-    lost: bool,
-}
-
 /// One session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -48,41 +41,16 @@ pub(crate) struct Session {
     /// The time-out that the ensemble gave.
     pub(crate) timeout: Duration,
     ledger: Mutex<Option<Known>>,
-    state: watch::Sender<State>,
+    /// Until when the ensemble surely keeps it.
+    pub(crate) proof: Proof,
 }
 
 impl Session {
     fn new(Opened { client, asked_at }: Opened) -> Self {
         let (id, timeout) = (client.session_id().0, client.session_timeout());
         // Making the session is a write of its own, so it lives from when it was asked for.
-        let state = watch::Sender::new(State { proven_until: asked_at.after(timeout), lost: false });
-        Session { client, id, timeout, ledger: Mutex::default(), state }
-    }
-
-    /// Until when the ensemble surely keeps it.
-    pub(crate) fn proven_until(&self) -> Moment {
-        self.state.borrow().proven_until
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.state.borrow().lost
-    }
-
-    pub(crate) fn lose(&self) {
-        self.state.send_modify(|it| it.lost = true);
-    }
-
-    /// Resolves when it is over.
-    pub(crate) async fn when_lost(&self) {
-        let mut state = self.state.subscribe();
-        // The sender is `self`, which outlives this borrow.
-        let _ = state.wait_for(|it| it.lost).await;
-    }
-
-    /// Wait until it is proven beyond `moment`, or over.
-    pub(crate) async fn when_proven_beyond(&self, moment: Moment) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|it| it.lost || moment < it.proven_until).await;
+        let proof = Proof::until(asked_at.after(timeout));
+        Session { client, id, timeout, ledger: Mutex::default(), proof }
     }
 
     /// A write that changes nothing, but only a living leader confirms it, and only if the node exists.
@@ -159,7 +127,7 @@ impl Sessions {
         const DOING: &str = "opening a session";
         let class = self.classes().entry(asked).or_default().clone();
         let mut current = class.lock().await;
-        if let Some(session) = current.as_ref().filter(|it| !it.is_lost()) {
+        if let Some(session) = current.as_ref().filter(|it| !it.proof.is_lost()) {
             return Ok(session.clone());
         }
         let (options, clock) = (self.options.clone(), self.clock.clone());
@@ -170,9 +138,9 @@ impl Sessions {
         let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
-        let keeper = Keeper { session: session.clone(), class, clock: self.clock.clone() };
+        let heart = Heart { session: session.clone(), class, clock: self.clock.clone() };
         let tick = self.options.tick_of(session.timeout);
-        self.driver.spawn(keeper.keep(self.options.path.clone(), tick));
+        self.driver.spawn(heart.keep(self.options.path.clone(), tick));
         Ok(session)
     }
 
@@ -184,7 +152,7 @@ impl Sessions {
             let Some(session) = class.lock().await.take() else { continue };
             states.push(session.client.state_watcher());
             // The pulse lets go of the client when it sees the loss; the last one out closes the session.
-            session.lose();
+            session.proof.lose();
         }
         let closed = async {
             for state in &mut states {
@@ -227,13 +195,13 @@ fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> 
 }
 
 /// Who keeps a session alive.
-struct Keeper {
+struct Heart {
     session: Arc<Session>,
     class: Class,
     clock: Clock,
 }
 
-impl Keeper {
+impl Heart {
     /// Send pulses until the session is over, or nobody has used it for a while.
     async fn keep(self, path: String, tick: Duration) {
         let session = &self.session;
@@ -242,14 +210,14 @@ impl Keeper {
         tokio::select! {
             () = ended => {}
             () = self.pulses(&path, tick) => {}
-            () = session.when_lost() => {}
+            () = session.proof.when_lost() => {}
         }
-        session.lose();
+        session.proof.lose();
     }
 
     async fn pulses(&self, path: &str, tick: Duration) {
         let (session, clock) = (&self.session, &self.clock);
-        let mut sent = VecDeque::from([session.proven_until().before(session.timeout)]);
+        let mut sent = VecDeque::from([session.proof.proven_until().before(session.timeout)]);
         let mut used_at = clock.now();
         loop {
             clock.sleep(session.timeout / PULSES).await;
@@ -282,5 +250,5 @@ fn credit(session: &Session, sent: &mut VecDeque<Moment>, sent_at: Moment, tick:
         return;
     };
     sent.drain(..heard - 1);
-    session.state.send_modify(|it| it.proven_until = it.proven_until.max(last.after(session.timeout)));
+    session.proof.extend(last.after(session.timeout));
 }
