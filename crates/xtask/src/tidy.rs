@@ -82,9 +82,9 @@ pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 fn rust_file(name: &str, text: &str, complaints: &mut Vec<String>) {
     let generated = text.contains("@generated");
-    // The test kit is for tests: whoever drops one of its futures is a test that ends.
-    let is_test =
-        name.contains("/tests") || name.contains("/examples/") || name.contains("lockkeeper-testkit/");
+    // Two crates are for tests: whoever drops one of their futures is a test that ends.
+    let for_tests = ["/tests", "/examples/", "lockkeeper-testkit/", "lockkeeper-servers/"];
+    let is_test = for_tests.iter().any(|it| name.contains(it));
     if !text.starts_with("//!") && !generated {
         complaints.push(format!("{name}: the first line must say what the file is for (`//! …`)"));
     }
