@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::kit::locked;
 use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use crate::spi::claim::{Claim, ClaimId, Label, Load};
 use crate::spi::inspect::{Finding, Inspect, LockInfo, Occupant};
@@ -101,7 +102,7 @@ impl Memory {
 
     /// How many keys are held or waited for, expired ones included until somebody looks.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner).rows.len()).sum()
+        self.0.shards.iter().map(|it| locked(it).rows.len()).sum()
     }
 
     /// Whether no key is held or waited for.
@@ -112,7 +113,7 @@ impl Memory {
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         let index = usize::try_from(hash >> 32).unwrap_or(0) % SHARDS;
-        self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.shards[index])
     }
 
     /// Run `f` on the key's row with the expired forgotten, then call whoever may now have a turn.
@@ -398,7 +399,7 @@ impl Inspect for Memory {
         let now = self.0.clock.now();
         let mut infos = Vec::new();
         for shard in &self.0.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = locked(shard);
             for row in shard.rows.iter_mut().filter(|it| it.key.as_str().starts_with(prefix)) {
                 row.forget_expired(now);
                 infos.extend(info(row, now));

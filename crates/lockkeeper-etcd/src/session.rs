@@ -4,12 +4,12 @@
 //! has a deadline of its own, which counts from when a confirmed keep-alive was *sent*; see `beat.rs`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::backend::{Fault, Result};
-use lockkeeper_core::kit::Proof;
+use lockkeeper_core::kit::{Proof, locked};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::beat::beat;
@@ -49,16 +49,12 @@ pub(crate) struct Lease {
 impl Lease {
     /// The revision at which the marker was last written, as far as we know.
     pub(crate) fn epoch(&self) -> i64 {
-        *self.epoch_guard()
+        *locked(&self.epoch)
     }
 
     pub(crate) fn set_epoch(&self, revision: i64) {
-        let mut epoch = self.epoch_guard();
+        let mut epoch = locked(&self.epoch);
         *epoch = revision.max(*epoch);
-    }
-
-    fn epoch_guard(&self) -> MutexGuard<'_, i64> {
-        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,12 +68,8 @@ struct Class {
 }
 
 impl Class {
-    fn lease(&self) -> MutexGuard<'_, Option<Arc<Lease>>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn living(&self) -> Option<Arc<Lease>> {
-        self.lease().clone().filter(|it| !it.proof.is_lost())
+        locked(&self.lease).clone().filter(|it| !it.proof.is_lost())
     }
 }
 
@@ -96,7 +88,7 @@ impl Sessions {
     /// The lease for claims of this ttl; a new one if there is none or the last one was lost.
     pub(crate) async fn lease(&self, ttl: Duration) -> Result<Arc<Lease>> {
         let seconds = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-        let class = self.classes().entry(seconds).or_default().clone();
+        let class = locked(&self.classes).entry(seconds).or_default().clone();
         if let Some(lease) = class.living() {
             return Ok(lease);
         }
@@ -108,11 +100,11 @@ impl Sessions {
 
     /// Give all leases back, at most for `bound`. What is not confirmed then ends by its ttl.
     pub(crate) async fn end(&self, bound: Duration) {
-        let classes: Vec<_> = self.classes().drain().map(|it| it.1).collect();
+        let classes: Vec<_> = locked(&self.classes).drain().map(|it| it.1).collect();
         let revoked = async {
             for class in classes {
                 let _alone = class.asking.lock().await;
-                let lease = class.lease().take();
+                let lease = locked(&class.lease).take();
                 if let Some(lease) = lease {
                     revoke(&self.connection, &lease).await;
                 }
@@ -123,10 +115,6 @@ impl Sessions {
             () = self.connection.clock.sleep(bound) => {}
         }
     }
-
-    fn classes(&self) -> MutexGuard<'_, HashMap<i64, Arc<Class>>> {
-        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 async fn ask(connection: Arc<Connection>, class: Arc<Class>, seconds: i64) -> Result<Arc<Lease>> {
@@ -135,7 +123,7 @@ async fn ask(connection: Arc<Connection>, class: Arc<Class>, seconds: i64) -> Re
         return Ok(lease);
     }
     let fresh = Arc::new(grant(&connection, seconds).await?);
-    *class.lease() = Some(fresh.clone());
+    *locked(&class.lease) = Some(fresh.clone());
     tokio::spawn(keep(connection.clone(), fresh.clone(), class.clone()));
     Ok(fresh)
 }
@@ -211,7 +199,7 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>)
         if 2 < Arc::strong_count(&lease) {
             used_at = clock.now();
         } else if IDLE_MAX.max(lease.ttl * 2) < clock.now() - used_at {
-            let mut current = class.lease();
+            let mut current = locked(&class.lease);
             if Arc::strong_count(&lease) <= 2 {
                 *current = None;
                 break;

@@ -13,11 +13,11 @@
 //! confirmed one.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
-use lockkeeper_core::kit::Proof;
+use lockkeeper_core::kit::{Proof, locked};
 use lockkeeper_core::{Clock, Moment};
 use tokio::sync::Mutex as AsyncMutex;
 use zookeeper_client::{Client, Error, MultiWriteError};
@@ -68,24 +68,20 @@ impl Session {
 
     /// What the ledger of fences says, if we have read it and it has not changed since.
     pub(crate) fn ledger(&self) -> Option<Ledger> {
-        self.known().as_mut()?.if_true().cloned()
+        locked(&self.ledger).as_mut()?.if_true().cloned()
     }
 
     /// The counter of a write, if the ledger that we have read reaches that far.
     pub(crate) fn counter(&self, written: Written) -> Option<u64> {
-        self.known().as_mut()?.if_true()?.counter_now(written)
+        locked(&self.ledger).as_mut()?.if_true()?.counter_now(written)
     }
 
     pub(crate) fn keep_ledger(&self, known: Known) {
-        *self.known() = Some(known);
+        *locked(&self.ledger) = Some(known);
     }
 
     pub(crate) fn forget_ledger(&self) {
-        *self.known() = None;
-    }
-
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.ledger) = None;
     }
 }
 
@@ -125,7 +121,7 @@ impl Sessions {
 
     async fn open(&self, asked: Duration) -> Result<Arc<Session>> {
         const DOING: &str = "opening a session";
-        let class = self.classes().entry(asked).or_default().clone();
+        let class = locked(&self.classes).entry(asked).or_default().clone();
         let mut current = class.lock().await;
         if let Some(session) = current.as_ref().filter(|it| !it.proof.is_lost()) {
             return Ok(session.clone());
@@ -146,7 +142,7 @@ impl Sessions {
 
     /// Close all sessions, at most for `bound`. What is not heard ends by its time-out.
     pub(crate) async fn end(&self, bound: Duration) {
-        let classes: Vec<Class> = self.classes().drain().map(|it| it.1).collect();
+        let classes: Vec<Class> = locked(&self.classes).drain().map(|it| it.1).collect();
         let mut states = Vec::new();
         for class in classes {
             let Some(session) = class.lock().await.take() else { continue };
@@ -163,10 +159,6 @@ impl Sessions {
             () = closed => {}
             () = self.clock.sleep(bound) => {}
         }
-    }
-
-    fn classes(&self) -> MutexGuard<'_, HashMap<Duration, Class>> {
-        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

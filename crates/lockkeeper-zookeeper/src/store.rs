@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::backend::Result;
-use lockkeeper_core::kit::Driver;
+use lockkeeper_core::kit::{Driver, locked};
 use lockkeeper_core::{ClaimId, Clock};
 
 use crate::fault;
@@ -104,19 +104,15 @@ impl Store {
     }
 
     pub(crate) fn remember(&self, id: ClaimId, known: Known) {
-        self.known().insert(id, known);
+        locked(&self.known).insert(id, known);
     }
 
     /// What we know of a claim that was sent in this session.
     pub(crate) fn recall(&self, id: ClaimId, session: i64) -> Option<Known> {
-        self.known().get(&id).filter(|it| it.session == session).copied()
+        locked(&self.known).get(&id).filter(|it| it.session == session).copied()
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.known().remove(&id);
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.known).remove(&id);
     }
 }

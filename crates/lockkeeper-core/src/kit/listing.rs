@@ -1,4 +1,4 @@
-//! From rows to locks: what an operator sees, gathered from what a store lists.
+//! What an operator sees: rows of a store gathered into locks, and many names in a short text.
 
 use std::collections::BTreeMap;
 
@@ -52,6 +52,25 @@ pub fn gather(rows: impl IntoIterator<Item = Listed>) -> Vec<LockInfo> {
         side.push(row.occupant);
     }
     locks.into_values().collect()
+}
+
+/// How many of the same kind are named; the rest is counted.
+const NAMED_MAX: usize = 5;
+
+/// The first of these names, and how many more there are: a text for findings that stays short.
+///
+/// ```
+/// use lockkeeper_core::kit::some_of;
+///
+/// assert_eq!(some_of(&["a", "b"]), "a, b");
+/// assert_eq!(some_of(&["a"; 7]), "a, a, a, a, a and 2 more");
+/// ```
+pub fn some_of(names: &[impl AsRef<str>]) -> String {
+    let some = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => some,
+        more => format!("{some} and {more} more"),
+    }
 }
 
 #[cfg(test)]

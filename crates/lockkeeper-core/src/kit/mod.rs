@@ -8,7 +8,7 @@
 //!               admission   the rule of admission, where a store only keeps a line
 //!               proof       until when a session surely lives, or that it is over
 //!  waiting      bells       a message names a claim: who hears it
-//!  operators    listing     from rows to locks
+//!  operators    listing     from rows to locks, and many names in a short text
 //!  everywhere   locked      a mutex without poison
 //! ```
 
@@ -25,6 +25,6 @@ pub mod record;
 pub use bells::Bells;
 pub use caller::caller_runtime;
 pub use driver::{Driver, Tasks};
-pub use listing::{Listed, gather};
+pub use listing::{Listed, gather, some_of};
 pub use locked::locked;
 pub use proof::Proof;
