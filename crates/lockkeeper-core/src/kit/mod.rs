@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!  caller      on whose runtime a verb was called
-//!  address     URLs: hosts, settings, secrets
+//!  address     URLs: hosts, users, secrets
+//!  settings    what stands after the `?` of a URL, and which setting was meant
+//!  tls         files for TLS
 //!  record      a claim as text
 //!  admission   the rule of admission, where a store only keeps a line
 //! ```
@@ -10,6 +12,9 @@
 pub mod address;
 pub mod admission;
 pub(crate) mod caller;
+pub(crate) mod nearest;
 pub mod record;
+pub mod settings;
+pub mod tls;
 
 pub use caller::caller_runtime;

@@ -7,7 +7,6 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Turn", "an answer is either or; its variants are open"),
     ("Renewal", "an answer is either or; its variants are open"),
     ("Host", "a name and a port"),
-    ("Address", "a field of it is private"),
 ];
 
 /// Words by which code reads a clock or sleeps.
