@@ -135,7 +135,7 @@ stores! {
     mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
     postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
     redlock "redlock": |url| crate::redlock::connect(url).await?;
-    sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
+    sqlite "sqlite": |url| lockkeeper_sqlite::Sqlite::connect(url).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }
 
