@@ -17,7 +17,7 @@ pub(crate) async fn locker(url: &str, trips: Arc<Trips>) -> lockkeeper::Result<L
         "postgres" | "postgresql" => counted(sql::Postgres::connect(url).await?, trips),
         "etcd" | "etcds" => counted(etcd::Etcd::connect(url).await?, trips),
         "zookeeper" | "zookeepers" => counted(zookeeper::ZooKeeper::connect(url).await?, trips),
-        "redlock" | "redlocks" => counted(redlock::connect(url).await?, trips),
+        "redlock" | "redlocks" => counted(redlock::Redlock::<redis::Redis>::connect(url).await?, trips),
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             counted(redis::Redis::connect(url).await?, trips)
         }

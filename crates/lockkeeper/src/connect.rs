@@ -134,7 +134,7 @@ stores! {
     redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
     mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
     postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
-    redlock "redlock": |url| crate::redlock::connect(url).await?;
+    redlock "redlock": |url| lockkeeper_redlock::Redlock::<lockkeeper_redis::Redis>::connect(url).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::Sqlite::connect(url).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }
