@@ -13,7 +13,7 @@ use crate::session::Lease;
 use crate::store::Store;
 use crate::wire::{Answer as _, TxnRequest, TxnResponse, created_at, delete, one, put, range, written_at};
 
-const LEAVING: &str = "releasing the lock";
+const LEAVING: &str = "giving the lock back";
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What is left to take out of the store.
