@@ -31,7 +31,7 @@ use crate::wake::Watch;
 
 const TAKING: &str = "taking the lock";
 const RENEWING: &str = "renewing the lock";
-const LEAVING: &str = "releasing the lock";
+const LEAVING: &str = "giving the lock back";
 
 /// A place in a line of [`ZooKeeper`](crate::ZooKeeper).
 #[derive(Debug)]
