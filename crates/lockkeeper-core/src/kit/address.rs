@@ -72,16 +72,6 @@ impl<'u> Address<'u> {
         let password = password.map(decoded).transpose()?.map(Secret);
         Ok(Address { scheme, user, password, hosts, path, query })
     }
-
-    /// The settings after `?`, decoded, in their order.
-    ///
-    /// # Errors
-    /// If a value cannot be decoded.
-    pub fn settings(&self) -> Result<Vec<(&'u str, String)>, Wrong> {
-        let pairs = self.query.split('&').filter(|it| !it.is_empty());
-        let pairs = pairs.map(|it| it.split_once('=').unwrap_or((it, "")));
-        pairs.map(|(name, value)| Ok((name, decoded(value)?))).collect()
-    }
 }
 
 /// A host and a port.
@@ -146,20 +136,6 @@ pub fn decoded(text: &str) -> Result<String, Wrong> {
         rest = &after[2..];
     }
     String::from_utf8(bytes).map_err(|_| wrong.to_owned())
-}
-
-/// That there is no setting of this name, which one may have been meant, and which there are.
-///
-/// ```
-/// use lockkeeper_core::address::unknown_setting;
-///
-/// assert!(unknown_setting("timeuot", &["prefix", "timeout"]).contains("did you mean `timeout`?"));
-/// ```
-pub fn unknown_setting(name: &str, known: &[&str]) -> Wrong {
-    let name: String = name.escape_debug().take(40).collect();
-    let near = crate::kit::nearest::nearest(&name, known);
-    let hint = near.map_or_else(String::new, |it| format!("did you mean `{it}`? "));
-    format!("the setting `{name}` is unknown; {hint}known are {}", known.join(", "))
 }
 
 /// A text that is never shown.
