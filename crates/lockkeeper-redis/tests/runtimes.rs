@@ -13,8 +13,8 @@ use std::time::Duration;
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Clock, Key, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::{self as servers, RedisOptions};
 use tokio::runtime::{Builder, Runtime};
 
 /// Well below the five seconds that a caller bears by default.

@@ -9,7 +9,7 @@ use lockkeeper_core::node::{Node, RaiseCounter};
 use lockkeeper_core::{Claim, Clock, Key, Locker};
 use lockkeeper_redis::Redis;
 use lockkeeper_redlock::{Redlock, RedlockOptions};
-use lockkeeper_testkit::servers;
+use lockkeeper_servers as servers;
 use lockkeeper_testkit::suite::Harness;
 use tokio::sync::OnceCell;
 

@@ -4,8 +4,8 @@
 use lockkeeper_core::Locker;
 use lockkeeper_redis::Redis;
 use lockkeeper_redlock::{Redlock, RedlockOptions};
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::Redis as Server;
+use lockkeeper_servers::Redis as Server;
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
 
 struct Three(Vec<Server>);
 
@@ -30,4 +30,4 @@ impl Remote for Three {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(three_nodes, Three);
+lockkeeper_servers::runtime_drop!(three_nodes, Three);

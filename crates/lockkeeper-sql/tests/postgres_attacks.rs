@@ -7,10 +7,10 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
+use lockkeeper_servers::proxy::{Proxy, Rule};
+use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::Postgres;
 use lockkeeper_sql::postgres::PostgresFences;
-use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
 use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 

@@ -6,8 +6,8 @@
 mod crowds;
 
 use crowds::Crowded;
+use lockkeeper_servers as servers;
 use lockkeeper_sql::Postgres;
-use lockkeeper_testkit::servers;
 
 struct OnPostgres(servers::Postgres);
 

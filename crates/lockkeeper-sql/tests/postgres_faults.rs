@@ -12,9 +12,9 @@ use std::time::Duration;
 use faults::Site;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Fence, Key, Locker};
+use lockkeeper_servers::{self as servers, Daemon, KitError, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::postgres::PostgresFences;
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, Daemon, KitError, PgBouncer, PgBouncerOptions};
 use tokio_postgres::NoTls;
 
 struct OnPostgres(servers::Postgres);

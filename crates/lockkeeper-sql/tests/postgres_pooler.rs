@@ -7,8 +7,8 @@ mod shared;
 use std::sync::Arc;
 
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
 use lockkeeper_testkit::suite::Harness;
 use shared::Shared;
 

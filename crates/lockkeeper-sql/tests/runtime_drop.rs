@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use lockkeeper_core::Locker;
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
 use lockkeeper_sql::mysql::Mysql;
 use lockkeeper_sql::postgres::Postgres;
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 
 /// The address with another port.
 fn moved(url: &str, from: u16, to: u16) -> String {
@@ -31,7 +31,7 @@ impl Remote for OneMariaDb {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(mariadb, OneMariaDb);
+lockkeeper_servers::runtime_drop!(mariadb, OneMariaDb);
 
 struct OneMysql(servers::Mysql);
 
@@ -51,7 +51,7 @@ impl Remote for OneMysql {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(mysql, OneMysql);
+lockkeeper_servers::runtime_drop!(mysql, OneMysql);
 
 struct OnePostgres(servers::Postgres);
 
@@ -71,4 +71,4 @@ impl Remote for OnePostgres {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(postgres, OnePostgres);
+lockkeeper_servers::runtime_drop!(postgres, OnePostgres);

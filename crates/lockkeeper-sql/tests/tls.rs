@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Error, Locker};
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions, Tls};
 use lockkeeper_sql::{Mysql, Postgres};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions, Tls};
 
 /// Two addresses of the loopback, of which the certificate holds one.
 const ADDRESSES: &str = "127.0.0.1,127.0.0.2";

@@ -5,9 +5,9 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use lockkeeper_core::{Fence, Key};
+use lockkeeper_servers::{self as servers, Daemon, KitError, MariaDb, MariaDbOptions};
 use lockkeeper_sql::mysql::MysqlFences;
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{self, Daemon, KitError, MariaDb, MariaDbOptions};
 use mysql_async::{Conn, Opts, TxOpts};
 
 use crate::faults::Site;

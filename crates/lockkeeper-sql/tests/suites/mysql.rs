@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 use lockkeeper_testkit::suite::Harness;
 
 static MARIADB: Shared<MariaDb> = Shared::new();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers as servers;
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers;
 use lockkeeper_testkit::suite::Harness;
 
 static SERVER: Shared<servers::Postgres> = Shared::new();

@@ -9,7 +9,7 @@ use lockkeeper_core::inspect::DynInspect;
 
 use super::Quorum;
 use crate::proxy::{Proxy, Rule};
-use crate::suite::Harness;
+use lockkeeper_testkit::suite::Harness;
 
 /// Servers and the proxies before them; a harness of the conformance suite.
 pub struct Behind<Q: Quorum> {

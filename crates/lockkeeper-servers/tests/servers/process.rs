@@ -6,10 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lockkeeper_testkit::process::{Launch, eventually, find, is_alive};
-use lockkeeper_testkit::servers::{
-    KitError, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions,
-};
+use lockkeeper_servers::process::{Launch, eventually, find, is_alive};
+use lockkeeper_servers::{KitError, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions};
 
 const SOON: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,7 @@
 //! Redis in each of its topologies.
 
-use lockkeeper_testkit::process::is_alive;
-use lockkeeper_testkit::servers::{Daemon, Redis, RedisOptions, RespClient, Value};
+use lockkeeper_servers::process::is_alive;
+use lockkeeper_servers::{Daemon, Redis, RedisOptions, RespClient, Value};
 
 use crate::{drop_and_check, pid};
 

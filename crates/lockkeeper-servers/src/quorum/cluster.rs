@@ -6,9 +6,9 @@ use lockkeeper_core::LostReason;
 
 use super::behind::in_use;
 use super::{Behind, PATIENCE, Quorum, locker, single, soon, waits};
+use crate::Daemon;
 use crate::process::{KitError, eventually};
 use crate::proxy::Rule;
-use crate::servers::Daemon;
 
 const TTL: Duration = Duration::from_secs(20);
 /// Long enough to outlive the restart of servers.

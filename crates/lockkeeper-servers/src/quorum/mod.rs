@@ -30,8 +30,8 @@ use lockkeeper_core::{Claim, Clock, Key, Locker};
 
 pub use behind::Behind;
 
+use crate::Daemon;
 use crate::process::{KitError, eventually};
-use crate::servers::Daemon;
 
 /// The servers of one store.
 pub trait Quorum: fmt::Debug + Send + Sync + Sized + 'static {

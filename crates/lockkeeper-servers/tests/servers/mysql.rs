@@ -1,7 +1,7 @@
 //! MySQL itself.
 
-use lockkeeper_testkit::process::is_alive;
-use lockkeeper_testkit::servers::{Mysql, MysqlOptions};
+use lockkeeper_servers::process::is_alive;
+use lockkeeper_servers::{Mysql, MysqlOptions};
 
 use crate::{drop_and_check, pid};
 

@@ -28,8 +28,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::Port;
 use crate::process::KitError;
-use crate::servers::Port;
 
 /// Which way bytes flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{CONTROL, Redis, RedisOptions, Value, quote};
 use crate::process::{KitError, eventually};
-use crate::servers::{retry_ports, start_all};
+use crate::{retry_ports, start_all};
 
 /// Three servers and three sentinels. A failover takes two to four seconds after a kill.
 #[derive(Debug)]

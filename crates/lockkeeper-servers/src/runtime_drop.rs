@@ -20,8 +20,8 @@ use std::process::Command;
 use lockkeeper_core::Locker;
 use tokio::runtime::Runtime;
 
-use crate::chance::Chance;
 use crate::proxy::{Proxy, Rule};
+use lockkeeper_testkit::chance::Chance;
 use round::{Flavour, Round, Way};
 
 /// A store that is reached over a network.

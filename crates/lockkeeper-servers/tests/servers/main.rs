@@ -5,8 +5,8 @@ mod others;
 mod process;
 mod redis;
 
-use lockkeeper_testkit::process::is_alive;
-use lockkeeper_testkit::servers::Daemon;
+use lockkeeper_servers::Daemon;
+use lockkeeper_servers::process::is_alive;
 
 /// The pid of a server that must be running.
 fn pid(server: &Daemon) -> u32 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::{Clock, Locker, Memory};
-use lockkeeper_testkit::runtime_drop::{self, Remote, TTL};
+use lockkeeper_servers::runtime_drop::{self, Remote, TTL};
 
 fn locker(backend: impl Backend) -> Locker {
     Locker::builder(backend).ttl(TTL).build()
@@ -28,7 +28,7 @@ impl Remote for Sound {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(a_sound_store_passes, Sound);
+lockkeeper_servers::runtime_drop!(a_sound_store_passes, Sound);
 
 /// The same, with a thread of its own that uses a timer of the runtime on which it was connected.
 struct Careless(Sound);

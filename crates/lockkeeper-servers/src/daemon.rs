@@ -1,56 +1,16 @@
-//! Real servers as throw-away children: each on free loopback ports, in a folder of its own, gone on drop.
-
-mod ask;
-mod etcd;
-mod mariadb;
-mod mysql;
-mod pgbouncer;
-mod ports;
-mod postgres;
-mod redis;
-mod resp;
-mod tls;
-mod zookeeper;
+//! One server process that can be stopped, killed, paused and started again on the same ports and data.
 
 use std::fmt;
-use std::fs::{self, Permissions};
 use std::future::Future;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::Clock;
 use tempfile::TempDir;
 
-pub use crate::process::KitError;
-use crate::process::{Launch, Process, eventually, ids_of};
-pub use etcd::{Etcd, EtcdCluster, EtcdOptions};
-pub use mariadb::{MariaDb, MariaDbOptions};
-pub use mysql::{Mysql, MysqlOptions};
-pub use pgbouncer::{PgBouncer, PgBouncerOptions, PoolMode};
-pub use ports::Port;
-pub use postgres::{Postgres, PostgresOptions};
-pub use redis::{Redis, RedisCluster, RedisOptions, RedisSentinel};
-pub use resp::{RespClient, Value};
-pub use tls::Tls;
-pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
-
-/// The Debian packages whose programs the kit and its own tests start.
-pub const DEBIAN_PACKAGES: &[&str] = &[
-    "util-linux",
-    "procps",
-    "redis-server",
-    "mariadb-server",
-    "postgresql",
-    "pgbouncer",
-    "etcd-server",
-    "zookeeper",
-    "libslf4j-java",
-    "libnetty-java",
-    "default-jre-headless",
-];
+use crate::Port;
+use crate::process::{KitError, Launch, Process, eventually};
 
 const READY_MAX: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -230,38 +190,8 @@ impl Daemon {
     }
 }
 
-/// A folder for one server, deleted with it. Open to other users: some servers run as their own.
-fn folder(name: &str) -> Result<TempDir, KitError> {
-    let folder = tempfile::Builder::new().prefix(&format!("lockkeeper-{name}-")).tempdir()?;
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    Ok(folder)
-}
-
-/// Give `path` to the system user that a server of `package` runs as; nothing to do unless we are root.
-fn give(path: &Path, user: &str, package: &str) -> Result<(), KitError> {
-    if rustix::process::geteuid().is_root() {
-        let (user, group) = ids_of(user, package)?;
-        std::os::unix::fs::chown(path, Some(user), Some(group))?;
-    }
-    Ok(())
-}
-
-/// Where a MySQL or MariaDB server finds its own files, if it is not installed where it was built for.
-fn beside(program: &Path) -> Vec<String> {
-    let home = fs::canonicalize(program).ok().and_then(|it| it.ancestors().nth(2).map(Path::to_owned));
-    let Some(home) = home.filter(|it| it != Path::new("/usr")) else { return Vec::new() };
-    let share = ["mariadb", "mysql"].map(|it| home.join("share").join(it));
-    let share = if share[0].is_dir() { &share[0] } else { &share[1] };
-    vec![
-        format!("--basedir={}", home.display()),
-        format!("--lc-messages-dir={}", share.display()),
-        format!("--character-sets-dir={}", share.join("charsets").display()),
-        format!("--plugin-dir={}", home.join("lib/mysql/plugin").display()),
-    ]
-}
-
 /// Start again on other ports if a stranger took one of ours between the claim and the start.
-async fn retry_ports<T, F>(start: impl Fn() -> F) -> Result<T, KitError>
+pub(crate) async fn retry_ports<T, F>(start: impl Fn() -> F) -> Result<T, KitError>
 where
     F: Future<Output = Result<T, KitError>>,
 {
@@ -275,7 +205,7 @@ where
 }
 
 /// Start all, then wait for all: they come up side by side.
-async fn start_all<'a>(daemons: impl IntoIterator<Item = &'a Daemon>) -> Result<(), KitError> {
+pub(crate) async fn start_all<'a>(daemons: impl IntoIterator<Item = &'a Daemon>) -> Result<(), KitError> {
     let daemons: Vec<&Daemon> = daemons.into_iter().collect();
     for daemon in &daemons {
         daemon.launch()?;
@@ -284,18 +214,4 @@ async fn start_all<'a>(daemons: impl IntoIterator<Item = &'a Daemon>) -> Result<
         daemon.wait_ready().await?;
     }
     Ok(())
-}
-
-/// Wait for `answer`, but not for ever.
-async fn within<T>(span: Duration, answer: impl Future<Output = Result<T, KitError>>) -> Result<T, KitError> {
-    tokio::select! {
-        answer = answer => answer,
-        () = Clock::boot().sleep(span) => Err(KitError::new(format!("no answer within {span:?}"))),
-    }
-}
-
-/// Text as a part of an address.
-fn percent(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|it| if plain(it) { char::from(it).to_string() } else { format!("%{it:02X}") }).collect()
 }

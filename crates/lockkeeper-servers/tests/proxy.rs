@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
-use lockkeeper_testkit::proxy::{BlackHole, Direction, Proxy, Rule};
-use lockkeeper_testkit::servers::{Redis, RedisOptions, RespClient};
+use lockkeeper_servers::proxy::{BlackHole, Direction, Proxy, Rule};
+use lockkeeper_servers::{Redis, RedisOptions, RespClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

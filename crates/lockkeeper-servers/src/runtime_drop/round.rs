@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::child::Steps;
 use super::{Network, Remote, TTL, Trouble};
-use crate::chance::Chance;
+use lockkeeper_testkit::chance::Chance;
 
 /// The runtime that is dropped.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{Redis, RedisOptions, Value};
 use crate::process::{KitError, eventually};
-use crate::servers::{retry_ports, start_all, within};
+use crate::{retry_ports, start_all, within};
 
 /// Six servers: the first three start as primaries, the others as their replicas in the same order.
 ///

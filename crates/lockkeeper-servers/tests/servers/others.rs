@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockkeeper_testkit::process::{eventually, is_alive};
-use lockkeeper_testkit::servers::{
+use lockkeeper_servers::process::{eventually, is_alive};
+use lockkeeper_servers::{
     DEBIAN_PACKAGES, Daemon, Etcd, EtcdOptions, KitError, MariaDb, MariaDbOptions, PgBouncer,
     PgBouncerOptions, PoolMode, Postgres, PostgresOptions, ZooKeeper, ZooKeeperOptions,
 };
