@@ -25,7 +25,7 @@ use crate::channel::{self, Dials};
 use crate::cluster::{self, Cluster};
 use crate::fault;
 use crate::grants::History;
-use crate::options::Options;
+use crate::options::EtcdOptions;
 use crate::trips::Trips;
 use crate::wire::Answer;
 
@@ -36,7 +36,7 @@ const SETTLING: Duration = Duration::from_millis(50);
 
 /// The channels to all endpoints.
 pub(crate) struct Connection {
-    pub(crate) options: Options,
+    pub(crate) options: EtcdOptions,
     pub(crate) clock: Clock,
     pub(crate) cluster: Cluster,
     pub(crate) trips: Trips,
@@ -97,7 +97,7 @@ impl From<Failed> for Status {
 
 impl Connection {
     /// Prepare the channels. Nothing is sent yet.
-    pub(crate) fn new(options: Options, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: EtcdOptions, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
         let (dials, alive_at) = (Dials::default(), clock.now());
         let entered = driver.enter();
         let slot = |it: &String| {

@@ -9,7 +9,7 @@ use lockkeeper_core::kit::Driver;
 use crate::connection::Connection;
 use crate::fences::Fences;
 use crate::grants::Grants;
-use crate::options::Options;
+use crate::options::EtcdOptions;
 use crate::session::Sessions;
 use crate::wake::Wake;
 
@@ -29,7 +29,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// Start the thread. Nothing is sent yet.
-    pub(crate) fn new(options: Options) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: EtcdOptions) -> lockkeeper_core::Result<Self> {
         let sessions = Arc::<OnceLock<Arc<Sessions>>>::default();
         let leaving = sessions.clone();
         let driver = Driver::start("lockkeeper-etcd", async move || {

@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 
 use crate::dial::field;
 use crate::fault;
-use crate::options::{Deployment, Host, Options, Replicas};
+use crate::options::{Deployment, Host, RedisOptions, Replicas};
 use crate::place::RedisPlace;
 use crate::store::Store;
 
@@ -49,7 +49,7 @@ fn fine(what: String) -> Finding {
 }
 
 /// Who can read and change what we say to the store.
-fn network(options: &Options) -> Finding {
+fn network(options: &RedisOptions) -> Finding {
     let local = |it: &Host| it.name == "localhost" || it.name == "::1" || it.name.starts_with("127.");
     if options.tls.is_some() || options.hosts.iter().all(local) {
         return fine(format!("{options}: nobody on the network between can listen"));
@@ -99,7 +99,7 @@ fn eviction(node: &str, info: &str) -> Finding {
     )
 }
 
-fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Finding {
+fn persistence(node: &str, info: &str, config: Option<&Config>, options: &RedisOptions) -> Finding {
     let aof = field(info, "aof_enabled") == Some("1");
     let fsync = config.and_then(|it| it.get("appendfsync")).map_or("?", String::as_str);
     if aof && fsync == "always" {
@@ -116,7 +116,7 @@ fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Option
     )
 }
 
-fn replication(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Option<Finding> {
+fn replication(node: &str, info: &str, config: Option<&Config>, options: &RedisOptions) -> Option<Finding> {
     let replicas: u32 = field(info, "connected_slaves")?.parse().ok()?;
     let can_fail_over = options.deployment != Deployment::Single || replicas > 0;
     if !can_fail_over {

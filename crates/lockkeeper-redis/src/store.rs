@@ -16,7 +16,7 @@ use crate::bulk::Way;
 use crate::connection::{Asked, locked};
 use crate::desk::{Desk, Office};
 use crate::dial::Dialer;
-use crate::options::{Deployment, Host, Options, Replicas};
+use crate::options::{Deployment, Host, RedisOptions, Replicas};
 use crate::renewal::Answer;
 use crate::script::{Call, Script, Scripts};
 use crate::wake::{self, Bells};
@@ -51,7 +51,7 @@ pub(crate) struct Errand<'a> {
 }
 
 impl Store {
-    pub(crate) fn new(options: Options) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(options: RedisOptions) -> Result<Arc<Self>, Error> {
         let dialer = Arc::new(Dialer::new(options)?);
         let options = &dialer.options;
         let cluster = options.deployment == Deployment::Cluster;
@@ -69,7 +69,7 @@ impl Store {
         }))
     }
 
-    pub(crate) fn options(&self) -> &Options {
+    pub(crate) fn options(&self) -> &RedisOptions {
         &self.office.dialer.options
     }
 

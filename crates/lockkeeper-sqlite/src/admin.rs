@@ -5,13 +5,13 @@ use lockkeeper_core::kit::{Listed, gather};
 use lockkeeper_core::{Fence, Key, Label, Load, Moment, backend};
 use rusqlite::{Connection, Row, params};
 
+use crate::Sqlite;
 use crate::connection::{Look, Verb};
 use crate::doctor::Examine;
 use crate::fault::Result;
 use crate::line::{Tx, moment, nanos};
-use crate::place::SqliteBackend;
 
-impl Inspect for SqliteBackend {
+impl Inspect for Sqlite {
     async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
         self.wire.ask(List { prefix: prefix.to_owned() }).await
     }

@@ -25,7 +25,7 @@ use zookeeper_client::{Client, Error, MultiWriteError};
 use crate::connection::{self, Opened};
 use crate::fault::{self, NAME};
 use crate::fences::{Known, Ledger, Written};
-use crate::options::{Options, session_min};
+use crate::options::{ZooKeeperOptions, session_min};
 use crate::tls;
 
 /// Pulses per session timeout.
@@ -91,14 +91,14 @@ type Class = Arc<AsyncMutex<Option<Arc<Session>>>>;
 /// The sessions of this process, by the timeout that was asked for, and the way to the next if one is lost.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    options: Options,
+    options: ZooKeeperOptions,
     clock: Clock,
     driver: tokio::runtime::Handle,
     classes: Mutex<HashMap<Duration, Class>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(options: Options, clock: Clock, driver: tokio::runtime::Handle) -> Self {
+    pub(crate) fn new(options: ZooKeeperOptions, clock: Clock, driver: tokio::runtime::Handle) -> Self {
         Sessions { options, clock, driver, classes: Mutex::default() }
     }
 
@@ -163,7 +163,7 @@ impl Sessions {
 }
 
 /// Why a ttl cannot be kept with the session that the ensemble gave for it.
-fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> {
+fn refusal(options: &ZooKeeperOptions, ttl: Duration, given: Duration) -> Option<String> {
     let tick = options.tick_of(given);
     if ttl < given {
         Some(format!(

@@ -11,7 +11,7 @@ use lockkeeper_core::kit::{Driver, locked};
 use lockkeeper_core::{ClaimId, Clock};
 
 use crate::fault;
-use crate::options::Options;
+use crate::options::ZooKeeperOptions;
 use crate::session::{Session, Sessions};
 
 /// How long the last one out tries to close the sessions.
@@ -28,7 +28,7 @@ pub(crate) struct Known {
 
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(crate) options: Options,
+    pub(crate) options: ZooKeeperOptions,
     pub(crate) clock: Clock,
     pub(crate) sessions: Arc<Sessions>,
     /// How many nodes we watched have told us.
@@ -44,7 +44,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// Start the thread. Nothing is sent yet.
-    pub(crate) fn new(options: Options) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: ZooKeeperOptions) -> lockkeeper_core::Result<Self> {
         let sessions = Arc::<OnceLock<Arc<Sessions>>>::default();
         let leaving = sessions.clone();
         let driver = Driver::start("lockkeeper-zookeeper", async move || {

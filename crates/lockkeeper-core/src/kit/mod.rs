@@ -1,7 +1,9 @@
 //! For authors of backends: what several stores need and no user sees.
 //!
 //! ```text
-//!  connecting   address     URLs: hosts, settings, secrets
+//!  connecting   address     URLs: hosts, users, secrets
+//!               settings    what stands after the `?` of a URL, and which setting was meant
+//!               tls         files for TLS
 //!               driver      a thread of one's own, with a farewell
 //!               caller      on whose runtime a verb was called
 //!  locking      record      a claim as text
@@ -19,8 +21,11 @@ pub(crate) mod caller;
 mod driver;
 mod listing;
 mod locked;
+pub(crate) mod nearest;
 mod proof;
 pub mod record;
+pub mod settings;
+pub mod tls;
 
 pub use bells::Bells;
 pub use caller::caller_runtime;

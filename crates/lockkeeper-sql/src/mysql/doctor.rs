@@ -34,7 +34,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let cipher: Option<String> = status.into_iter().flatten().find_map(|it| it.get_opt(1)?.ok());
     let options = &store.links.options;
     let hosts = [options.opts.ip_or_hostname()];
-    findings.push(encryption(options.is_encrypted(), cipher.as_deref().unwrap_or("unknown"), &hosts));
+    findings.push(encryption(options.tls.is_some(), cipher.as_deref().unwrap_or("unknown"), &hosts));
     Ok(findings)
 }
 

@@ -70,7 +70,7 @@ impl PostgresPlace {
     }
 
     fn patience(&self) -> Duration {
-        patience(self.at.claim.ttl, self.store.links.shared.options.common.answer_within)
+        patience(self.at.claim.ttl, self.store.links.shared.options.common.timeout)
     }
 
     /// What keeps us, ready for renewals.

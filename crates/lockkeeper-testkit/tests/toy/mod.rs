@@ -314,7 +314,7 @@ impl Place for ToyPlace {
         let twice = self.left && self.toy.is(Flaw::LeavingTwiceFails);
         let unasked = !self.asked && self.toy.is(Flaw::LeavingUnaskedFails);
         if twice || unasked {
-            return Err(Fault::permanent("toy", "giving the lock back", "there is nothing to release"));
+            return Err(Fault::permanent("toy", "giving the lock back", "there is nothing to give back"));
         }
         self.left = true;
         self.with_row(|row, _| self.leave_in(row));

@@ -5,6 +5,8 @@ const BANNED: &[(&str, &str)] = &[
     ("handoff", "hand_on for what happens inside a process, hand-off for what the store does between two"),
     ("see_out", "leave_in_background"),
     ("leave_politely", "leave_in_caller"),
+    ("releasing the lock", "giving the lock back"),
+    ("giving up the lock", "giving the lock back"),
     ("ownthread", "Driver, of lockkeeper_core::kit"),
     ("stand_up", "forget, of lockkeeper_core::kit::Bells"),
     ("refuse_misfit", "check_load, of lockkeeper_core::Claim"),
