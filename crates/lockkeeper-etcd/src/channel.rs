@@ -1,4 +1,4 @@
-//! Channels to endpoints: how they are opened and kept alive, what drives them, and how many connections were made.
+//! Channels to endpoints: how they are opened and kept alive, and how many connections were made.
 
 use std::fmt;
 use std::future::Future;
@@ -12,8 +12,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use lockkeeper_core::Error;
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{Service, StdError};
 use tonic::transport::{Channel, Endpoint};
@@ -28,37 +26,6 @@ const KERNEL_ALIVE_RETRIES: u32 = 4;
 /// than every five seconds, or while nothing is under way.
 const ALIVE_EVERY: Duration = Duration::from_secs(6);
 const ALIVE_MAX: Duration = Duration::from_secs(3);
-
-/// A thread that drives our connections, heartbeats and watches while the application blocks its own.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    pub(crate) handle: Handle,
-    /// Dropping it tells the thread to say goodbye and end.
-    _alive: oneshot::Sender<()>,
-}
-
-impl Driver {
-    /// Start the thread. `farewell` is what it does last.
-    pub(crate) fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
-    where
-        F: Future<Output = ()>,
-    {
-        let unavailable = |it| Error::unavailable("a thread for etcd", it);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        let handle = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel::<()>();
-        let main = move || {
-            runtime.block_on(async {
-                // The sender is never used: the channel ends when the last of us is gone.
-                let _ = ended.await;
-                farewell().await;
-            });
-        };
-        std::thread::Builder::new().name("lockkeeper-etcd".into()).spawn(main).map_err(unavailable)?;
-        Ok(Driver { handle, _alive: alive })
-    }
-}
 
 /// How many connections were made, by all channels of one store.
 #[derive(Clone, Debug, Default)]

@@ -37,7 +37,7 @@ use lockkeeper_core::backend::{Backend, Lease, Profile};
 use lockkeeper_core::node::{Node, Standing, UrlNode};
 use lockkeeper_core::{Claim, ClaimId, Clock, Error, Result, Spawn};
 
-use background::OwnThread;
+use background::Background;
 pub use options::RedlockOptions;
 use options::Rules;
 pub use place::RedlockPlace;
@@ -172,7 +172,7 @@ impl<B: Node> Redlock<B> {
         }
         let profile = profile(&nodes, &options)?;
         let clock = options.clock.clone();
-        let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(OwnThread::default()));
+        let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(Background::default()));
         let trust = nodes.iter().map(|_| Trust::default()).collect();
         let nodes = nodes.into_iter().map(Arc::new).collect();
         let [.., one, two, three, four] = *ClaimId::random()?.as_bytes();

@@ -17,8 +17,6 @@ mod finding;
 #[cfg(feature = "postgres")]
 mod lane;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod lines;
-#[cfg(feature = "postgres")]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;

@@ -13,7 +13,7 @@ use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock, Key, Memory, Moment, Spawn, Task};
 use lockkeeper_redlock::{Redlock, RedlockOptions};
-use lockkeeper_testkit::pace;
+use lockkeeper_testkit::virtual_time::in_virtual_time;
 use tokio::sync::watch;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -278,7 +278,7 @@ impl Cluster {
 
     /// Run a test in virtual time; a test that hangs fails.
     pub(crate) fn run<T>(&self, test: impl Future<Output = T>) -> T {
-        pace::in_virtual_time(&self.clock, test).expect("everybody waits for nothing")
+        in_virtual_time(&self.clock, test).expect("everybody waits for nothing")
     }
 
     /// Wait until no node knows of anybody, much sooner than by forgetting.
