@@ -11,10 +11,12 @@
 //! Time is the kernel's boot clock and counts only within one boot, whose id is kept in the file: a claim
 //! of an earlier boot is void. The wall clock never decides about a lock.
 //!
-//! The walk of a verb: `place` sends it to the thread of `connection`, which runs it (`verb`) together
-//! with all others that wait in one transaction on the key's `line`; `wake` tells those who wait.
+//! The walk of a verb: `place` sends it by its `wire` to the thread of `connection`, which runs it (`verb`) together
+//! with all others that wait in one transaction on the key's `line`; `bell` tells those of other processes whom that let
+//! in, and `wake` those who wait here.
 
 mod admin;
+mod bell;
 mod connection;
 mod doctor;
 mod fault;
@@ -29,6 +31,7 @@ mod place;
 mod schema;
 mod verb;
 mod wake;
+mod wire;
 
 pub use fenced::SqliteFences;
 pub use options::{Durability, SqliteOptions};

@@ -8,12 +8,12 @@ use lockkeeper_core::{Claim, Clock, Error};
 use tokio::sync::oneshot;
 
 use crate::NAME;
-use crate::connection::Wire;
 use crate::fault::Trouble;
 use crate::line::Spot;
 use crate::options::SqliteOptions;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
+use crate::wire::Wire;
 
 /// Locks in an SQLite file.
 ///
@@ -119,7 +119,7 @@ impl Backend for SqliteBackend {
     }
 
     fn enter(&self, claim: Claim) -> SqlitePlace {
-        SqlitePlace { wire: self.wire.clone(), claim: Arc::new(claim), told: Told::Nothing }
+        SqlitePlace { wire: self.wire.clone(), claim: Arc::new(self.wire.marked(claim)), told: Told::Nothing }
     }
 }
 
@@ -135,20 +135,20 @@ pub struct SqlitePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    Wait(Spot),
+    Wait { spot: Spot, waiting_before: u64 },
     Held { wanted: bool },
 }
 
 impl Place for SqlitePlace {
     async fn turn(&mut self) -> Result<Turn> {
         let waits = match self.told {
-            Told::Wait(spot) => Some(spot),
+            Told::Wait { spot, .. } => Some(spot),
             Told::Nothing | Told::Held { .. } => None,
         };
         let answer = self.wire.ask(AskTurn::new(self.claim.clone(), waits)).await?;
         self.told = match (answer.turn, answer.spot) {
             (Turn::Held(grant), _) => Told::Held { wanted: grant.wanted },
-            (Turn::Wait { .. }, Some(spot)) => Told::Wait(spot),
+            (Turn::Wait { .. }, Some(spot)) => Told::Wait { spot, waiting_before: answer.waiting_before },
             (Turn::Wait { .. }, None) => Told::Nothing,
         };
         Ok(answer.turn)
@@ -157,7 +157,7 @@ impl Place for SqlitePlace {
     async fn changed(&mut self) {
         let mood = match self.told {
             Told::Nothing => return std::future::pending().await,
-            Told::Wait(spot) => Mood::Waiting(spot),
+            Told::Wait { spot, waiting_before } => Mood::Waiting { spot, waiting_before },
             Told::Held { wanted } => Mood::Holding { knows_wanted: wanted },
         };
         let (wake, woken) = oneshot::channel();
@@ -172,7 +172,7 @@ impl Place for SqlitePlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if let Told::Wait(_) = self.told {
+        if let Told::Wait { .. } = self.told {
             // Whoever left may have let us in without our knowing; only `turn` may take that.
             return Ok(Renewal::Lost);
         }
