@@ -1,9 +1,10 @@
 //! Two processes that hand one lock to and fro: how long from the release to the other's guard, and what it asks of the
 //! server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Locker, Moment};
 use tokio::task::JoinSet;
 
@@ -35,11 +36,11 @@ async fn one_process(who: usize, locker: Locker, last: Last) -> Answer<Vec<Durat
     let (clock, mut times) = (Clock::boot(), Vec::new());
     for _ in 0..GUARDS_EACH {
         let guard = locker.lock("hand-off").await?;
-        let before = *last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *locked(&last);
         if let Some((_, at)) = before.filter(|it| it.0 != who) {
             times.push(clock.now() - at);
         }
-        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some((who, clock.now()));
+        *locked(&last) = Some((who, clock.now()));
         guard.release().await?;
     }
     Ok(times)

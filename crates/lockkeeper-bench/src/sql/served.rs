@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 
 use crate::report::{Bound, Row};
@@ -26,12 +27,12 @@ impl Guards {
 
     pub(crate) fn had(&self) {
         let now = self.0.now().as_nanos();
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).push(now);
+        locked(&self.1).push(now);
     }
 
     /// Tell them to the parent process.
     pub(crate) fn print(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let times = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = locked(&self.1);
         let lines: Vec<String> = times.iter().map(u64::to_string).collect();
         writeln!(std::io::stdout(), "{}", lines.join("\n"))?;
         Ok(())

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::engine::keeper::Keeper;
 use crate::engine::tenure::Tenure;
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::kit::locked;
 use crate::owner::Owner;
 
 const SHARDS: usize = 64;
@@ -202,7 +203,7 @@ impl Queue {
 
     /// How many keys have a line.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|it| lock(it).lines.len()).sum()
+        self.shards.iter().map(|it| locked(it).lines.len()).sum()
     }
 
     /// The cap on callers in one line.
@@ -217,7 +218,7 @@ impl Queue {
 
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
+        locked(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
     /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on; where the
@@ -369,7 +370,7 @@ impl Queue {
             line.waiters.remove(at);
         }
         drop(shard);
-        match std::mem::replace(&mut *lock(&waiter.slot), Slot::Gone) {
+        match std::mem::replace(&mut *locked(&waiter.slot), Slot::Gone) {
             Slot::Called(call) => Some(call),
             Slot::Waiting(_) | Slot::Gone => None,
         }
@@ -387,7 +388,7 @@ impl Queue {
     /// Visit every tenure that is held.
     pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Hold)) {
         for shard in &self.shards {
-            for line in &lock(shard).lines {
+            for line in &locked(shard).lines {
                 if let State::Held(holding) = &line.state {
                     visit(&holding.held);
                 }
@@ -399,7 +400,7 @@ impl Queue {
     pub(crate) fn close(&self) -> (Vec<Waker>, Vec<Arc<Tenure>>) {
         let (mut wakers, mut tenures) = (Vec::new(), Vec::new());
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = locked(shard);
             shard.closed = true;
             for line in shard.lines.drain() {
                 wakers.extend(line.waiters.iter().filter_map(|it| it.call(Call::Closed)));
@@ -451,7 +452,7 @@ impl Hold {
 impl Waiter {
     #[must_use = "the waker must be woken outside the queue's lock"]
     fn call(&self, call: Call) -> Option<Waker> {
-        match std::mem::replace(&mut *lock(&self.slot), Slot::Called(call)) {
+        match std::mem::replace(&mut *locked(&self.slot), Slot::Called(call)) {
             Slot::Waiting(waker) => waker,
             Slot::Called(_) | Slot::Gone => None,
         }
@@ -459,7 +460,7 @@ impl Waiter {
 
     /// Resolve when called.
     pub(crate) fn poll_called(&self, cx: &Context<'_>) -> Poll<Call> {
-        let mut slot = lock(&self.slot);
+        let mut slot = locked(&self.slot);
         match std::mem::replace(&mut *slot, Slot::Gone) {
             Slot::Called(call) => Poll::Ready(call),
             Slot::Waiting(_) | Slot::Gone => {
@@ -468,8 +469,4 @@ impl Waiter {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
