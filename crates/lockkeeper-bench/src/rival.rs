@@ -33,11 +33,8 @@ impl Ours {
         Ours { locker: locker.clone(), ttl: None, fence: 0 }
     }
 
-    /// Connected, and with all that a first lock needs.
     pub(crate) async fn connect(url: &str) -> Answer<Self> {
-        let locker = lockkeeper::connect(url).await?;
-        locker.lock(format!("warm/{}", std::process::id())).await?.release().await?;
-        Ok(Ours::new(&locker))
+        Ok(Ours::new(&lockkeeper::connect(url).await?))
     }
 
     pub(crate) fn ttl(self, ttl: Duration) -> Self {

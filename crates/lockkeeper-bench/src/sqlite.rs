@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper_core::Locker;
-use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Durability, Sqlite, SqliteOptions};
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
 
@@ -32,7 +32,7 @@ fn uncontended(runtime: &Runtime, durability: Durability, what: &'static str) ->
     let ops = if durability == Durability::Full { 300 } else { 3000 };
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("locks.db");
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(&path).durability(durability))?;
+    let backend = Sqlite::with_blocking(SqliteOptions::new(&path).durability(durability))?;
     let locker = Locker::new(backend);
     runtime.block_on(async { locker.lock("warm").await?.release().await })?;
     let bare = Bare::open(&path, durability)?;
@@ -92,7 +92,7 @@ impl Bare {
 fn queue(runtime: &Runtime) -> Answer<Row> {
     const TASKS: usize = 64;
     let folder = tempfile::tempdir()?;
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
+    let backend = Sqlite::with_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
     let rate = |rivals: Vec<Ours>, tasks| {
         Answer::Ok(runtime.block_on(crowd::here(rivals, tasks, "one", CROWD_SPAN))?.sound()?.rate())
     };

@@ -3,6 +3,8 @@
 //! A test's own process has threads of the harness. So each case runs in a process of its own, which is this same test.
 //! What forks do on real stores is told in `lockkeeper/tests/fork.rs`.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
