@@ -11,7 +11,8 @@ use crate::api::request::{Attempt, LockRequest};
 use crate::clock::Clock;
 use crate::engine::background::{Background, InRuntime, Spawn};
 use crate::engine::leave;
-use crate::engine::queue::{Bounds, Queue};
+use crate::engine::line::Bounds;
+use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
 use crate::engine::shared::{Engine, Settings};
 use crate::error::{Error, Result};
@@ -269,13 +270,13 @@ impl LockerBuilder {
 
     /// The locker.
     pub fn build(self) -> Locker {
-        let is_whole_lock = self.backend.is_private_dyn();
+        let queue = Queue::new(self.bounds, self.backend.is_private_dyn(), self.clock.clone());
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
             clock: self.clock,
             settings: self.settings,
-            queue: Queue::new(self.bounds, is_whole_lock),
+            queue,
             schedule: Schedule::new(),
             background: Background::new(self.spawner),
             label: Arc::new(self.label),

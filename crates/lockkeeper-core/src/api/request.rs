@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use crate::api::guard::Guard;
 use crate::clock::{Moment, Sleep, Span};
-use crate::engine::queue::{Ask, Waiter};
+use crate::engine::ask::Ask;
 use crate::engine::shared::Engine;
+use crate::engine::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::spi::backend::Profile;
-use crate::spi::claim::Label;
+use crate::spi::claim::{Label, Load};
 
 /// A request for a lock. Await it to wait for the lock, or [`attempt`](LockRequest::attempt) it.
 ///
@@ -87,7 +88,7 @@ impl LockRequest {
         let key = key.map_err(Box::new);
         let settings = &engine.settings;
         let (ttl, max_hold, wait) = (settings.ttl, settings.max_hold, settings.wait);
-        let ask = Ask { owner: Owner::current(), ttl, max_hold: max_hold.into(), patient: true };
+        let ask = Ask { owner: Owner::current(), load: Load::MUTEX, ttl, max_hold: max_hold.into(), patient: true };
         LockRequest {
             key,
             ask,
