@@ -33,8 +33,8 @@ impl Harness for BehindPooler {
     type Backend = Postgres;
 
     async fn connect(&self) -> Postgres {
-        let options = PostgresOptions::from_url(&self.0.pooler.url()).unwrap();
-        Postgres::connect(options).await.unwrap()
+        let options = PostgresOptions::parse(&self.0.pooler.url()).unwrap();
+        Postgres::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Postgres) -> Option<&'b dyn DynInspect> {

@@ -7,6 +7,6 @@
 pub mod chance;
 pub mod chaos;
 pub mod history;
-pub mod pace;
 pub mod sim;
 pub mod suite;
+pub mod virtual_time;

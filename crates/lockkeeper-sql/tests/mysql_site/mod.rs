@@ -59,8 +59,8 @@ macro_rules! site {
             }
 
             async fn open_url(url: &str) -> Mysql {
-                let options = MysqlOptions::from_url(url).unwrap().answer_within(Duration::from_secs(5));
-                Mysql::connect(options).await.unwrap()
+                let options = MysqlOptions::parse(url).unwrap().timeout(Duration::from_secs(5));
+                Mysql::with(options).await.unwrap()
             }
 
             fn url(&self) -> String {

@@ -18,8 +18,8 @@ impl<S: Send + Sync + 'static> Harness for On<S> {
     type Backend = Mysql;
 
     async fn connect(&self) -> Mysql {
-        let options = MysqlOptions::from_url(&self.1).unwrap();
-        Mysql::connect(options).await.unwrap()
+        let options = MysqlOptions::parse(&self.1).unwrap();
+        Mysql::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Mysql) -> Option<&'b dyn DynInspect> {

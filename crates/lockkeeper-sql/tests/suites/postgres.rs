@@ -26,8 +26,8 @@ impl Harness for OnPostgres {
     type Backend = Postgres;
 
     async fn connect(&self) -> Postgres {
-        let options = PostgresOptions::from_url(&self.server.url()).unwrap().listen(self.listen);
-        Postgres::connect(options).await.unwrap()
+        let options = PostgresOptions::parse(&self.server.url()).unwrap().listen(self.listen);
+        Postgres::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Postgres) -> Option<&'b dyn DynInspect> {

@@ -1,4 +1,4 @@
-//! Pace: run asynchronous code in virtual time, on one thread, as fast as it goes.
+//! Virtual time: run asynchronous code on one thread, as fast as it goes.
 
 use std::future::Future;
 
