@@ -232,7 +232,11 @@ fn too_deep(engine: &Engine) -> Error {
 }
 
 fn in_the_way(load: Load) -> Error {
-    let how = if load == Load::READER { "reads it already".to_owned() } else { format!("holds {load} of it already") };
+    let how = if load == Load::READER {
+        "reads it already".to_owned()
+    } else {
+        format!("holds {load} of it already")
+    };
     Error::invalid(format!(
         "this owner {how} and would wait for itself; release that first, or take the lock for writing from the start"
     ))

@@ -27,12 +27,7 @@ impl Finisher {
     }
 
     /// See the verb to its end, or go on without it.
-    pub(crate) async fn finish(
-        mut self,
-        asked_at: Moment,
-        claim: Shape,
-        mut verb: backend::Step<Turn>,
-    ) {
+    pub(crate) async fn finish(mut self, asked_at: Moment, claim: Shape, mut verb: backend::Step<Turn>) {
         let patience = asked_at.after(claim.ttl.max(self.engine.settings.outage_max));
         let outcome = self.engine.clock.within(patience, &mut verb).await;
         self.done = true;
@@ -85,7 +80,7 @@ fn give_to_next(engine: &Arc<Engine>, key: &Key, keeper: Keeper, asked_at: Momen
             leave_in_background(engine, &tenure);
             engine.tell(calls);
         }
-        Release::StillHeld | Release::Stale => {
+        Release::StillHeld | Release::Ended | Release::Stale => {
             debug_assert!(false, "a tenure that was just granted has had no guard");
         }
     }

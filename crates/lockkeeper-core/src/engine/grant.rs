@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::clock::Moment;
-use crate::engine::keeper::Keeper;
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
+use crate::engine::keeper::Keeper;
 use crate::engine::leave::leave_in_background;
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
@@ -46,17 +46,13 @@ pub(crate) fn tenure_of(
 /// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.
 pub(crate) fn seat(engine: &Arc<Engine>, ask: &Ask, tenure: Arc<Tenure>, now: Moment) -> Result<Hold> {
     let held = Hold::new(tenure, now, ask.max_hold, ask.owner.clone());
-    match engine.queue.seat(&held) {
-        Some(calls) => {
-            rounds::include(engine, &held.tenure, held.until);
-            engine.tell(calls);
-            Ok(held)
-        }
-        None => {
-            leave_in_background(engine, &held.tenure);
-            Err(Error::Closed)
-        }
-    }
+    let Some(calls) = engine.queue.seat(&held) else {
+        leave_in_background(engine, &held.tenure);
+        return Err(Error::Closed);
+    };
+    rounds::include(engine, &held.tenure, held.until);
+    engine.tell(calls);
+    Ok(held)
 }
 
 /// Refuse a counter that no fence can hold, rather than let fences go back.

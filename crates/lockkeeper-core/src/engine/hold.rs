@@ -56,7 +56,8 @@ pub(super) struct Holding {
     guards: u32,
     /// Readers who joined since somebody outside waits.
     pub(super) joined_while_wanted: u32,
-    /// Levels of each reader that has an owner. Boxed, because few have.
+    /// Levels of each reader that has an owner.
+    #[expect(clippy::box_collection, reason = "a holding is moved often and rarely has such readers")]
     readers: Option<Box<Vec<(Owner, u32)>>>,
 }
 

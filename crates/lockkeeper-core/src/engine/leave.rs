@@ -36,16 +36,20 @@ pub(crate) fn release(engine: &Arc<Engine>, held: &Hold) {
 
 /// Give a guard back to the queue. `true` if the tenure is over and the store must be told.
 pub(crate) fn give_back(engine: &Engine, held: &Hold) -> bool {
-    let (calls, handed_on) = match engine.queue.release(held) {
-        Release::StillHeld | Release::Stale => return false,
-        Release::Over(calls) => (calls, false),
-        Release::HandedOn(calls) => (calls, true),
-    };
-    engine.tell(calls);
     let tenure = &held.tenure;
-    if handed_on {
-        tenure.guard_over();
-    }
+    let handed_on = match engine.queue.release(held) {
+        Release::StillHeld | Release::Stale => return false,
+        Release::Ended => false,
+        Release::Over(calls) => {
+            engine.tell(calls);
+            false
+        }
+        Release::HandedOn(calls) => {
+            engine.tell(calls);
+            tenure.guard_over();
+            true
+        }
+    };
     engine.observe(&Event::Released { key: &tenure.key, fence: held.fence, handed_on });
     !handed_on
 }

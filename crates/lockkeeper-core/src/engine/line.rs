@@ -51,6 +51,7 @@ pub(super) struct Rules<'a> {
 
 impl Rules<'_> {
     /// A tenure that no store knows of, for this caller.
+    #[inline]
     fn private_hold(&mut self, key: &Key, ask: &Ask, now: Moment) -> Hold {
         *self.counter += 1;
         let tenure = Arc::new(Tenure::private(key.clone(), ask.ttl, ask.load, *self.counter));
@@ -88,7 +89,9 @@ pub(crate) enum Release {
     StillHeld,
     /// The next callers of this process have it.
     HandedOn(Calls),
-    /// The tenure is over: leave the store.
+    /// The tenure is over, and nobody of us waits: leave the store.
+    Ended,
+    /// The tenure is over, and others of us go on: leave the store.
     Over(Calls),
     /// It was lost before.
     Stale,
@@ -170,7 +173,7 @@ impl Waiters {
     fn position(&self, waiter: &Waiter) -> Option<usize> {
         let line = &self.0.as_ref()?.line;
         let at = line.binary_search_by_key(&waiter.ticket, |it| it.ticket).ok()?;
-        std::ptr::eq(&*line[at], waiter).then_some(at)
+        std::ptr::eq(Arc::as_ptr(&line[at]), waiter).then_some(at)
     }
 
     fn remove(&mut self, at: usize) {
@@ -182,6 +185,7 @@ impl Waiters {
 
 impl Line {
     /// The line of a key of which nothing is held, begun by its first caller.
+    #[inline]
     pub(super) fn begin(key: &Key, ask: &Ask, now: Moment, rules: &mut Rules<'_>) -> (Self, Arrival) {
         let (room, arrival) = if rules.is_whole_lock {
             let hold = rules.private_hold(key, ask, now);
@@ -238,7 +242,8 @@ impl Line {
                 continue;
             }
             let (inside, asked) = (holding.load(), ask.load);
-            let covers = inside == asked || (inside.is_exclusive() && (asked.is_exclusive() || asked == Load::READER));
+            let covers =
+                inside == asked || (inside.is_exclusive() && (asked.is_exclusive() || asked == Load::READER));
             if covers && (inside.is_exclusive() || inside == Load::READER) {
                 if rules.bounds.depth_max <= depth {
                     return Some(Arrival::TooDeep);
@@ -344,19 +349,20 @@ impl Line {
     }
 
     /// A guard is given back.
+    #[inline]
     pub(super) fn release(&mut self, hold: &Hold, rules: &mut Rules<'_>) -> Release {
         let Some(at) = self.room.position(&hold.tenure) else { return Release::Stale };
         if !self.room.holdings_mut()[at].leave(hold.owner.as_ref()) {
             return Release::StillHeld;
         }
-        let mut calls = Calls::none();
         if self.waiters.is_empty() {
             // The line ends with its only holding, and is taken away as a whole.
             if self.representing || !self.room.is_left() {
                 self.room.remove(at);
             }
-            return Release::Over(calls);
+            return Release::Ended;
         }
+        let mut calls = Calls::none();
         if self.hand_on(at, rules, &mut calls) {
             return Release::HandedOn(calls);
         }
@@ -372,7 +378,7 @@ impl Line {
         if !fitting || !may_go_on(&tenure, tenure.hand_ons_while_wanted(), rules.bounds, now) {
             return false;
         }
-        if tenure.next_fence().is_none() {
+        if !tenure.begin_next_guard() {
             return false;
         }
         let Some(next) = self.waiters.pop_front() else { return false };

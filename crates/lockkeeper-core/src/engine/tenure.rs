@@ -170,14 +170,14 @@ impl Tenure {
         self.hand_ons.load(Ordering::Relaxed)
     }
 
-    /// The next guard's fence, or `None` when this tenure's numbers are used up.
-    pub(crate) fn next_fence(&self) -> Option<Fence> {
+    /// The next guard begins, with the next fence. `false` when this tenure's numbers are used up.
+    pub(crate) fn begin_next_guard(&self) -> bool {
         let next = self.hand_ons() + 1;
         if HAND_ON_MAX < next {
-            return None;
+            return false;
         }
         self.hand_ons.store(next, Ordering::SeqCst);
-        Some(Fence::new(self.counter, next))
+        true
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
