@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::memory::MemoryPlace;
-use lockkeeper_core::{Claim, Error, Key, Locker, LostReason, Memory, Owner};
+use lockkeeper_core::{Claim, Clock, Error, Key, Locker, LostReason, Memory, Owner};
 use tokio::task::yield_now;
 
 /// Far beyond what anything here needs: only a test that hangs meets it.
@@ -172,7 +172,7 @@ async fn a_writer_elsewhere_is_served_though_readers_here_never_cease() {
         let mut reader = here.read("k").await.unwrap();
         loop {
             let next = here.read("k").await.unwrap();
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            Clock::boot().sleep(Duration::from_millis(1)).await;
             drop(std::mem::replace(&mut reader, next));
         }
     });
