@@ -82,8 +82,13 @@ impl File {
         pauses.retry(deadline, || what(&Look { connection, options, now: clock.now() }))
     }
 
-    pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
-        Tx { connection: &self.connection, boot: &self.boot, now, touched, has_granted: false }
+    pub(crate) fn tx<'a>(
+        &'a self,
+        now: Moment,
+        touched: &'a mut Vec<Key>,
+        called: &'a mut Vec<ClaimId>,
+    ) -> Tx<'a> {
+        Tx { connection: &self.connection, boot: &self.boot, now, touched, called, has_granted: false }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.

@@ -9,13 +9,15 @@
 //! Time is the kernel's boot clock and counts only within one boot, whose id is kept in the file: a claim
 //! of an earlier boot is void. The wall clock never decides about a lock.
 //!
-//! The walk of a verb: `place` sends it to the thread of `connection`, which runs it (`verb`) together
-//! with all others that wait in one transaction on the key's `line`; `wake` tells those who wait.
+//! The walk of a verb: `place` sends it by its `wire` to the thread of `connection`, which runs it (`verb`) together
+//! with all others that wait in one transaction on the key's `line`; `bell` tells those of other processes whom that let
+//! in, and `wake` those who wait here.
 //!
 //! [`SqliteFences`] speaks to connections of yours, so [`rusqlite`] is part of this interface and re-exported. When it
 //! makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
 
 mod admin;
+mod bell;
 mod connection;
 mod doctor;
 mod fault;
@@ -30,6 +32,7 @@ mod place;
 mod schema;
 mod verb;
 mod wake;
+mod wire;
 
 use std::fmt;
 
@@ -37,8 +40,8 @@ use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 use tokio::sync::oneshot;
 
-use connection::Wire;
 use fault::Trouble;
+use wire::Wire;
 
 pub use fenced::SqliteFences;
 pub use options::{Durability, SqliteOptions};

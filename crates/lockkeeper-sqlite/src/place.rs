@@ -6,10 +6,10 @@ use lockkeeper_core::backend::{Place, Renewal, Result, Turn};
 use lockkeeper_core::{Claim, Clock};
 use tokio::sync::oneshot;
 
-use crate::connection::Wire;
 use crate::line::Spot;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
+use crate::wire::Wire;
 
 /// A place in a line of an SQLite file.
 #[derive(Debug)]
@@ -23,26 +23,27 @@ pub struct SqlitePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    Wait(Spot),
+    Wait { spot: Spot, waiting_before: u64 },
     Held { wanted: bool },
 }
 
 impl SqlitePlace {
     pub(crate) fn new(wire: Wire, claim: Claim) -> Self {
-        SqlitePlace { wire, claim: Arc::new(claim), told: Told::Nothing }
+        let claim = Arc::new(wire.marked(claim));
+        SqlitePlace { wire, claim, told: Told::Nothing }
     }
 }
 
 impl Place for SqlitePlace {
     async fn turn(&mut self) -> Result<Turn> {
         let waits = match self.told {
-            Told::Wait(spot) => Some(spot),
+            Told::Wait { spot, .. } => Some(spot),
             Told::Nothing | Told::Held { .. } => None,
         };
         let answer = self.wire.ask(AskTurn::new(self.claim.clone(), waits)).await?;
         self.told = match (answer.turn, answer.spot) {
             (Turn::Held(grant), _) => Told::Held { wanted: grant.wanted },
-            (Turn::Wait { .. }, Some(spot)) => Told::Wait(spot),
+            (Turn::Wait { .. }, Some(spot)) => Told::Wait { spot, waiting_before: answer.waiting_before },
             (Turn::Wait { .. }, None) => Told::Nothing,
         };
         Ok(answer.turn)
@@ -51,7 +52,7 @@ impl Place for SqlitePlace {
     async fn changed(&mut self) {
         let mood = match self.told {
             Told::Nothing => return std::future::pending().await,
-            Told::Wait(spot) => Mood::Waiting(spot),
+            Told::Wait { spot, waiting_before } => Mood::Waiting { spot, waiting_before },
             Told::Held { wanted } => Mood::Holding { knows_wanted: wanted },
         };
         let (wake, woken) = oneshot::channel();
@@ -66,7 +67,7 @@ impl Place for SqlitePlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if let Told::Wait(_) = self.told {
+        if let Told::Wait { .. } = self.told {
             // Whoever left may have let us in without our knowing; only `turn` may take that.
             return Ok(Renewal::Lost);
         }
