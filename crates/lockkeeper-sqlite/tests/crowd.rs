@@ -7,12 +7,13 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use common::*;
 use lockkeeper_core::backend::{Backend as _, Place as _};
 use lockkeeper_core::inspect::Inspect as _;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{Event, Observer};
 use lockkeeper_core::{Clock, Guard, Key, Locker, LockerBuilder};
 use lockkeeper_sqlite::{Sqlite, SqliteOptions};
@@ -25,7 +26,7 @@ const WHILE: Duration = Duration::from_secs(3);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&ALONE)
 }
 
 /// A locker that blames a slow machine on nobody.

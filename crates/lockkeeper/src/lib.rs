@@ -84,7 +84,7 @@ pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::{
     Attempt, Error, Fence, FencedError, Guard, Key, Label, Load, LockRequest, Locker, LockerBuilder, Lost,
-    LostReason, Owner, Result, Stage, Timings,
+    LostReason, Owner, Result, SharedAttempt, SharedFence, SharedGuard, SharedRequest, Stage, Timings,
 };
 pub use lockkeeper_core::{buckets, observe};
 #[cfg(feature = "macros")]

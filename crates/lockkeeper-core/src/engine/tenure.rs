@@ -21,15 +21,18 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::error::LostReason;
 use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
 use crate::kit::locked;
 use crate::spi::backend::{self, DynPlace, Grant};
+use crate::spi::claim::Load;
 
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
+    pub(crate) load: Load,
     /// No store knows of it.
     pub(crate) is_private: bool,
     counter: u64,
@@ -106,6 +109,7 @@ impl Tenure {
     pub(crate) fn new(
         key: Key,
         ttl: Duration,
+        load: Load,
         place: Box<dyn DynPlace>,
         grant: &Grant,
         asked_at: Moment,
@@ -115,6 +119,7 @@ impl Tenure {
         Tenure {
             key,
             ttl,
+            load,
             is_private: false,
             counter: grant.counter,
             hand_ons: AtomicU64::new(0),
@@ -131,11 +136,12 @@ impl Tenure {
     }
 
     /// A tenure in a store that nobody else can reach: it has no place there and never expires.
-    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+    pub(crate) fn private(key: Key, ttl: Duration, load: Load, counter: u64) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         Tenure {
             key,
             ttl,
+            load,
             is_private: true,
             counter,
             hand_ons: AtomicU64::new(0),
@@ -151,6 +157,11 @@ impl Tenure {
         }
     }
 
+    /// Whether a caller who asks for this can have it as it is.
+    pub(crate) fn fits(&self, ask: &Ask) -> bool {
+        self.ttl == ask.ttl && self.load == ask.load
+    }
+
     /// The fence of the present guard.
     pub(crate) fn fence(&self) -> Fence {
         Fence::new(self.counter, self.hand_ons.load(Ordering::Relaxed))
@@ -160,14 +171,14 @@ impl Tenure {
         self.hand_ons.load(Ordering::Relaxed)
     }
 
-    /// The next guard's fence, or `None` when this tenure's numbers are used up.
-    pub(crate) fn next_fence(&self) -> Option<Fence> {
+    /// The next guard begins, with the next fence. `false` when this tenure's numbers are used up.
+    pub(crate) fn begin_next_guard(&self) -> bool {
         let next = self.hand_ons() + 1;
         if HAND_ON_MAX < next {
-            return None;
+            return false;
         }
         self.hand_ons.store(next, Ordering::SeqCst);
-        Some(Fence::new(self.counter, next))
+        true
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -192,6 +203,17 @@ impl Tenure {
 
     pub(crate) fn ask_at(&self) -> Moment {
         Moment::from_nanos(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    /// It goes on to serve callers of this process: ask within `span` whether somebody outside has begun to wait. When
+    /// that is, or [`Moment::NEVER`] if it was planned before or is known.
+    pub(crate) fn ask_within(&self, now: Moment, span: Duration) -> Moment {
+        if self.is_private || self.ask_at() != Moment::NEVER || self.wanted_since().is_some() {
+            return Moment::NEVER;
+        }
+        let at = now.after(span);
+        self.set_ask_at(at);
+        at
     }
 
     pub(crate) fn set_ask_at(&self, at: Moment) {
