@@ -4,7 +4,7 @@
 //! `line.rs`; here are the table of lines and its locks.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use hashbrown::HashTable;
 
@@ -16,6 +16,7 @@ use crate::engine::line::{Arrival, Bounds, Calls, Line, Release, Rules};
 use crate::engine::tenure::Tenure;
 use crate::engine::waiter::{Call, Waiter};
 use crate::key::Key;
+use crate::kit::locked;
 
 const SHARDS: usize = 64;
 
@@ -53,7 +54,7 @@ impl Queue {
 
     /// How many keys have a line.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|it| lock(it).lines.len()).sum()
+        self.shards.iter().map(|it| locked(it).lines.len()).sum()
     }
 
     pub(crate) fn bounds(&self) -> &Bounds {
@@ -62,7 +63,7 @@ impl Queue {
 
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
+        locked(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
     fn rules<'a>(&'a self, counter: &'a mut u64) -> Rules<'a> {
@@ -131,7 +132,7 @@ impl Queue {
     /// Visit every tenure that is held, with its end if it has one.
     pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Arc<Tenure>, Moment)) {
         for shard in &self.shards {
-            lock(shard).lines.iter().flat_map(Line::held).for_each(|(tenure, until)| visit(tenure, until));
+            locked(shard).lines.iter().flat_map(Line::held).for_each(|(tenure, until)| visit(tenure, until));
         }
     }
 
@@ -139,7 +140,7 @@ impl Queue {
     pub(crate) fn close(&self) -> (Vec<Calls>, Vec<Arc<Tenure>>) {
         let (mut all_calls, mut all_tenures) = (Vec::new(), Vec::new());
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = locked(shard);
             shard.closed = true;
             for line in shard.lines.drain() {
                 let (calls, tenures) = line.close();
@@ -166,8 +167,4 @@ impl Queue {
         }
         Some(out)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,8 +13,8 @@
 //! ```
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::engine::ask::Ask;
 use crate::error::LostReason;
 use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
+use crate::kit::locked;
 use crate::spi::backend::{self, DynPlace, Grant};
 use crate::spi::claim::Load;
 
@@ -279,7 +280,7 @@ impl Tenure {
     }
 
     fn wake_listeners(&self) {
-        let listeners = self.rest().listeners.take();
+        let listeners = locked(&self.rest).listeners.take();
         listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
     }
 
@@ -291,7 +292,7 @@ impl Tenure {
         ticket: &mut Option<u64>,
         cx: &Context<'_>,
     ) -> Poll<LostReason> {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         self.listened.store(true, Ordering::SeqCst);
         // The next guard's loss is not ours.
         if Fence::new(self.counter, self.hand_ons.load(Ordering::SeqCst)) != fence {
@@ -316,19 +317,19 @@ impl Tenure {
     }
 
     pub(crate) fn stop_listening(&self, ticket: u64) {
-        if let Some(listeners) = &mut self.rest().listeners {
+        if let Some(listeners) = &mut locked(&self.rest).listeners {
             listeners.wakers.retain(|it| it.0 != ticket);
         }
     }
 
     /// Take the place for a renewal; `None` if it is out already or the tenure has ended.
     pub(crate) fn take_to_renew(&self) -> Option<Box<dyn DynPlace>> {
-        self.rest().place.take()
+        locked(&self.rest).place.take()
     }
 
     /// Bring the place back from a renewal.
     pub(crate) fn bring_back(&self, place: Box<dyn DynPlace>) -> Returned {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         if rest.ended {
             return Returned::Ended(place);
         }
@@ -338,7 +339,7 @@ impl Tenure {
 
     /// End the tenure.
     pub(crate) fn end(&self) -> End {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         rest.ended = true;
         let listeners = rest.listeners.take();
         let end = match rest.place.take() {
@@ -354,19 +355,15 @@ impl Tenure {
     /// Hear the answer to a leave that somebody else will do.
     pub(crate) fn when_left(&self) -> oneshot::Receiver<backend::Result<()>> {
         let (sender, receiver) = oneshot::channel();
-        self.rest().on_left = Some(sender);
+        locked(&self.rest).on_left = Some(sender);
         receiver
     }
 
     /// Tell whoever waits in [`Tenure::when_left`].
     pub(crate) fn tell_left(&self, answer: backend::Result<()>) {
-        if let Some(sender) = self.rest().on_left.take() {
+        if let Some(sender) = locked(&self.rest).on_left.take() {
             let _ = sender.send(answer);
         }
-    }
-
-    fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! One caller in a line: what it asks for, and what it is called for.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
+use crate::kit::locked;
 use crate::observe::GrantedBy;
 
 /// What a waiter is called for.
@@ -65,6 +66,6 @@ impl Waiter {
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.slot)
     }
 }
