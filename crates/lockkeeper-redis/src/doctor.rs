@@ -120,7 +120,7 @@ fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Option
     finding(
         Severity::Warning,
         what,
-        "a server that restarts has forgotten locks that are still held, and may give them to others",
+        consequence,
         "set appendonly yes and appendfsync always, or ?restart_guard= to at least the longest ttl",
     )
 }

@@ -167,17 +167,22 @@ async fn cluster_behind_proxies(servers: &RedisCluster) -> Vec<Proxy> {
     proxies
 }
 
-/// A lock whose name begins with `prefix`, kept by one of the nodes that are not `without`.
-async fn lock_elsewhere(locker: &Locker, prefix: &str, without: &servers::Redis) -> Guard {
+/// A lock whose name begins with `prefix`, kept by another node than this one.
+async fn lock_elsewhere(locker: &Locker, prefix: &str, node: &servers::Redis) -> Guard {
     for number in 0.. {
-        let name = format!("{prefix}-{number}");
-        let guard = locker.lock(&name).await.unwrap();
-        if without.command(&["KEYS", &format!("*{name}")]).await.unwrap().items().is_empty() {
+        let before = locks_at(node).await;
+        let guard = locker.lock(format!("{prefix}-{number}")).await.unwrap();
+        if locks_at(node).await == before {
             return guard;
         }
         guard.release().await.unwrap();
     }
     unreachable!("numbers do not end");
+}
+
+async fn locks_at(node: &servers::Redis) -> usize {
+    let pattern = format!("lk:{{??}}:{}", "?".repeat(40));
+    node.command(&["KEYS", &pattern]).await.unwrap().items().len()
 }
 
 /// To its clients a primary is gone, to its cluster it is not: nothing takes over. What it keeps cannot be renewed; all
