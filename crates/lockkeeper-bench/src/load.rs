@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockkeeper::Locker;
 use lockkeeper_core::{Clock, Moment};
-use lockkeeper_testkit::servers;
+use lockkeeper_servers as servers;
 use tokio::runtime::Runtime;
 
 use crate::report::{Bound, Row, say};

@@ -8,7 +8,7 @@ mod solo;
 mod tally;
 mod worker;
 
-use lockkeeper_testkit::servers::{Redis, RedisOptions};
+use lockkeeper_servers::{Redis, RedisOptions};
 
 use crate::Outcome;
 pub(crate) use worker::{WORKER, work};

@@ -7,7 +7,7 @@ mod served;
 use std::error::Error;
 
 use lockkeeper::Locker;
-use lockkeeper_testkit::servers;
+use lockkeeper_servers as servers;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;

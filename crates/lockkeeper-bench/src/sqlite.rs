@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper_core::{Locker, Moment};
-use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Durability, Sqlite, SqliteOptions};
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
 
@@ -34,7 +34,7 @@ fn uncontended(
     let ops = if durability == Durability::Full { 300 } else { 3000 };
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("locks.db");
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(&path).durability(durability))?;
+    let backend = Sqlite::with_blocking(SqliteOptions::new(&path).durability(durability))?;
     let locker = Locker::new(backend);
     runtime.block_on(async { locker.lock("warm").await?.release().await })?;
     let bare = Bare::open(&path, durability)?;
@@ -94,7 +94,7 @@ impl Bare {
 fn queue(runtime: &Runtime) -> Result<Row, Box<dyn Error + Send + Sync>> {
     const TASKS: u32 = 64;
     let folder = tempfile::tempdir()?;
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
+    let backend = Sqlite::with_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
     let rate = |lockers: Vec<Locker>, each: u32| {
         let took = time(&mut || {
             runtime.block_on(async {

@@ -357,7 +357,7 @@ impl Thread {
     }
 
     fn commit(&mut self, works: &mut Vec<Box<dyn Work>>, with_others: bool) -> Result<()> {
-        let deadline = self.clock.now().after(self.file.busy_wait());
+        let deadline = self.clock.now().after(self.file.timeout());
         let (mut tried_log, mut flushes) = (false, works.iter().any(|it| it.may_grant()));
         loop {
             self.file.begin(deadline, flushes && self.file.must_flush())?;

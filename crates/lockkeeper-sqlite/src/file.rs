@@ -70,15 +70,15 @@ impl File {
         &self.options
     }
 
-    pub(crate) fn busy_wait(&self) -> Duration {
-        self.options.busy_wait
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout
     }
 
     /// Look at the file, again if another process was in the way.
     pub(crate) fn look<T>(&mut self, mut what: impl FnMut(&Look<'_>) -> Result<T>) -> Result<T> {
         let File { connection, options, pauses, .. } = self;
         let clock = Clock::boot();
-        let deadline = clock.now().after(options.busy_wait);
+        let deadline = clock.now().after(options.timeout);
         pauses.retry(deadline, || what(&Look { connection, options, now: clock.now() }))
     }
 
@@ -210,7 +210,7 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> 
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let mut pauses = Pauses::new();
-    let deadline = Clock::boot().now().after(options.busy_wait);
+    let deadline = Clock::boot().now().after(options.timeout);
     pauses.retry(deadline, || configure(&connection))?;
     if !pauses.retry(deadline, || schema::is_ready(&connection, boot))? {
         begin_immediate(&connection, &mut pauses, deadline)?;

@@ -1,127 +1,15 @@
-//! The backend and its places: what the keeper calls, turned into verbs for the connection's thread.
+//! Places: what the engine calls, turned into verbs for the connection's thread.
 
-use std::fmt;
 use std::sync::Arc;
 
-use lockkeeper_core::backend::{Backend, Place, Profile, Reach, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Clock, Error};
+use lockkeeper_core::backend::{Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Clock};
 use tokio::sync::oneshot;
 
-use crate::NAME;
-use crate::fault::Trouble;
 use crate::line::Spot;
-use crate::options::SqliteOptions;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
 use crate::wire::Wire;
-
-/// Locks in an SQLite file.
-///
-/// It owns a thread, which owns the connection. When the backend and all its places are dropped, the thread
-/// closes the file and ends; it does not keep the process alive.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use lockkeeper_core::Locker;
-/// use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
-///
-/// let folder = tempfile::tempdir()?;
-/// let store = SqliteBackend::open(SqliteOptions::new(folder.path().join("locks.db"))).await?;
-/// let locker = Locker::new(store);
-/// let guard = locker.lock("orders/42").await?; // against every process of this host
-/// guard.release().await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct SqliteBackend {
-    pub(crate) wire: Wire,
-    options: SqliteOptions,
-}
-
-impl fmt::Debug for SqliteBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteBackend").field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-impl SqliteBackend {
-    /// Open the file. Its folder, the file and its tables are made if they are missing.
-    ///
-    /// # Cancel safety
-    /// Safe to drop: the file may have been made, nothing else remains.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] with what is wrong and what to do: a folder instead of a file, no permission, no
-    /// database, a damaged file, a full disk, a newer version, a network file system.
-    pub async fn open(options: SqliteOptions) -> std::result::Result<Self, Error> {
-        let (told, opened) = oneshot::channel();
-        let start = Wire::start(options.clone(), |it| drop(told.send(it)));
-        let opened = match start {
-            Ok(()) => opened.await.unwrap_or_else(|_| Err(no_thread("it ended at once"))),
-            Err(error) => Err(no_thread(error)),
-        };
-        SqliteBackend::of(options, opened)
-    }
-
-    /// As [`SqliteBackend::open`], for threads without a runtime.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use lockkeeper_core::Locker;
-    /// # use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// let store = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
-    /// let guard = Locker::new(store).lock("orders/42").blocking()?;
-    /// guard.release_blocking()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`SqliteBackend::open`].
-    pub fn open_blocking(options: SqliteOptions) -> std::result::Result<Self, Error> {
-        let (told, opened) = std::sync::mpsc::channel();
-        let start = Wire::start(options.clone(), move |it| drop(told.send(it)));
-        let opened = match start {
-            Ok(()) => opened.recv().unwrap_or_else(|_| Err(no_thread("it ended at once"))),
-            Err(error) => Err(no_thread(error)),
-        };
-        SqliteBackend::of(options, opened)
-    }
-
-    fn of(options: SqliteOptions, opened: crate::fault::Result<Wire>) -> std::result::Result<Self, Error> {
-        match opened {
-            Ok(wire) => Ok(SqliteBackend { wire, options }),
-            Err(trouble) => {
-                let fault = trouble.fault("opening the file");
-                Err(Error::faulted(format!("the lock file {}", options.path().display()), fault))
-            }
-        }
-    }
-
-    /// Which file, and how.
-    pub fn options(&self) -> &SqliteOptions {
-        &self.options
-    }
-}
-
-fn no_thread(why: impl fmt::Display) -> Trouble {
-    Trouble::permanent(format!("no thread can be had for the connection: {why}"))
-}
-
-impl Backend for SqliteBackend {
-    type Place = SqlitePlace;
-
-    fn profile(&self) -> Profile {
-        Profile::new(NAME, Reach::Host).fifo().weighted()
-    }
-
-    fn enter(&self, claim: Claim) -> SqlitePlace {
-        SqlitePlace { wire: self.wire.clone(), claim: Arc::new(self.wire.marked(claim)), told: Told::Nothing }
-    }
-}
 
 /// A place in a line of an SQLite file.
 #[derive(Debug)]
@@ -137,6 +25,13 @@ enum Told {
     Nothing,
     Wait { spot: Spot, waiting_before: u64 },
     Held { wanted: bool },
+}
+
+impl SqlitePlace {
+    pub(crate) fn new(wire: Wire, claim: Claim) -> Self {
+        let claim = Arc::new(wire.marked(claim));
+        SqlitePlace { wire, claim, told: Told::Nothing }
+    }
 }
 
 impl Place for SqlitePlace {

@@ -234,7 +234,7 @@ pub(crate) struct AskLeave {
 
 impl Verb for AskLeave {
     type Answer = ();
-    const DOING: &'static str = "giving up the lock";
+    const DOING: &'static str = "giving the lock back";
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
         let claim = &*self.claim;

@@ -66,8 +66,6 @@ pub mod __private;
 pub mod config;
 mod connect;
 mod process;
-#[cfg(feature = "redlock")]
-pub mod redlock;
 
 #[cfg(feature = "config")]
 pub use config::{Config, init, init_with};
@@ -94,6 +92,8 @@ pub use lockkeeper_cache as cache;
 pub use lockkeeper_etcd as etcd;
 #[cfg(feature = "redis")]
 pub use lockkeeper_redis as redis;
+#[cfg(feature = "redlock")]
+pub use lockkeeper_redlock as redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::Locker;
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;

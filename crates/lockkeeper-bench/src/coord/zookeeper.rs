@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::Locker;
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 

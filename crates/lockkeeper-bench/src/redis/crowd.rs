@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 

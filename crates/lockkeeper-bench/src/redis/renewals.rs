@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lockkeeper_core::{Clock, Guard, Locker};
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
 use super::rivals::TTL;
 use super::tally::{self, cpu_seconds, per};

@@ -2,7 +2,7 @@
 
 use futures_util::future::try_join_all;
 use lockkeeper_core::Clock;
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
 use super::rivals::Rival;
 use super::tally::{self, median, per, rate};

@@ -1,6 +1,6 @@
 //! What the server counted, and a few sums.
 
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
 use crate::Answer;
 

@@ -14,6 +14,7 @@ use crate::engine::grant;
 use crate::engine::keeper::Keeper;
 use crate::engine::leave::{release, step_down};
 use crate::engine::queue::{Arrival, Call, Hold, Waiter};
+use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
@@ -23,7 +24,7 @@ impl LockRequest {
     /// The first poll: a lock that is free in this process's own store is had at once.
     fn start(&mut self) -> Poll<Result<Guard>> {
         // A hold that never ends by itself, in a store that is not asked, needs no time.
-        let timeless = self.engine.is_private && self.ask.max_hold == Span::ENDLESS;
+        let timeless = self.engine.queue.is_whole_lock() && self.ask.max_hold == Span::ENDLESS;
         self.started = if timeless { Moment::from_nanos(0) } else { self.engine.clock.now() };
         let key = self.checked_key()?;
         self.progress = match begin(self, key, self.started)? {
@@ -171,7 +172,11 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
     engine.check_process()?;
     engine.background.start()?;
-    match engine.queue.arrive(key, ask, &engine.clock) {
+    match engine.queue.arrive(key, ask, now, &engine.clock) {
+        Arrival::Held(held) => {
+            rounds::include(engine, &held);
+            Ok(Start::Held(held, GrantedBy::Store))
+        }
         Arrival::Represent => Ok(match represent(request, key, None, now)? {
             Ok(held) => Start::Held(held, GrantedBy::Store),
             Err(keeper) => Start::Represent(keeper),
@@ -197,8 +202,8 @@ fn represent(
     now: Moment,
 ) -> Result<Result<Hold, Keeper>> {
     let (engine, ask) = (&request.engine, &request.ask);
-    if engine.is_private {
-        let tenure = grant::private_tenure(engine, key, ask);
+    if engine.queue.is_whole_lock() {
+        let tenure = engine.queue.private_tenure(key, ask.ttl);
         return grant::seat(engine, ask, tenure, now).map(Ok);
     }
     let entered = keeper.map_or_else(|| contest::enter(engine, key, ask, request.label()), Ok);

@@ -269,17 +269,15 @@ impl LockerBuilder {
 
     /// The locker.
     pub fn build(self) -> Locker {
-        let is_private = self.backend.is_private_dyn();
+        let is_whole_lock = self.backend.is_private_dyn();
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
             clock: self.clock,
             settings: self.settings,
-            queue: Queue::new(self.bounds),
+            queue: Queue::new(self.bounds, is_whole_lock),
             schedule: Schedule::new(),
             background: Background::new(self.spawner),
-            is_private,
-            private_counter: AtomicU64::new(0),
             label: Arc::new(self.label),
             observers: self.observers,
             made_in: Origin::here(),

@@ -1,7 +1,6 @@
 //! From grant to hold: the one way by which a lock becomes ours, for every store and every caller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::clock::Moment;
 use crate::engine::keeper::Keeper;
@@ -41,12 +40,6 @@ pub(crate) fn tenure_of(
     }
     let (key, ttl, place) = (key.clone(), keeper.ttl, keeper.place);
     Ok(Arc::new(Tenure::new(key, ttl, place, grant, asked_at, valid_until)))
-}
-
-/// A tenure in a store that nobody else can reach. It is not asked.
-pub(crate) fn private_tenure(engine: &Engine, key: &Key, ask: &Ask) -> Arc<Tenure> {
-    let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
-    Arc::new(Tenure::private(key.clone(), ask.ttl, counter))
 }
 
 /// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.

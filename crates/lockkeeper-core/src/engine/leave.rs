@@ -115,7 +115,11 @@ enum Ended {
 }
 
 /// End a tenure, and leave a store that is inside this process at once.
-fn end(engine: &Engine, tenure: &Tenure) -> Ended {
+fn end(engine: &Engine, tenure: &Arc<Tenure>) -> Ended {
+    // Whoever awaits the loss has a share in the tenure: if ours is the only one, there is nobody to tell.
+    if tenure.is_private && Arc::strong_count(tenure) == 1 {
+        return Ended::Nothing;
+    }
     match tenure.end() {
         End::Nothing => Ended::Nothing,
         End::Out => Ended::Out,

@@ -48,6 +48,8 @@ pub(crate) struct Bounds {
 
 /// The answer to an arrival.
 pub(crate) enum Arrival {
+    /// Nobody was here, and the local line is the whole lock: it is yours.
+    Held(Hold),
     /// The owner holds it already; one level deeper now.
     Reentered(Hold),
     /// The owner holds it already, as deep as is allowed.
@@ -156,13 +158,25 @@ struct Holding {
 
 pub(crate) struct Queue {
     bounds: Bounds,
+    /// Nobody but this locker can reach the store, so the line is the whole lock and the store is not asked.
+    is_whole_lock: bool,
     shards: Box<[Mutex<Shard>]>,
 }
 
 #[derive(Default)]
 struct Shard {
     lines: HashTable<Line>,
+    /// The last counter given without asking a store. A key is always in the same shard, so its fences grow.
+    counter: u64,
     closed: bool,
+}
+
+impl Shard {
+    /// A tenure that no store knows of.
+    fn private_tenure(&mut self, key: &Key, ttl: Duration) -> Arc<Tenure> {
+        self.counter += 1;
+        Arc::new(Tenure::private(key.clone(), ttl, self.counter))
+    }
 }
 
 impl fmt::Debug for Queue {
@@ -172,8 +186,18 @@ impl fmt::Debug for Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(bounds: Bounds) -> Self {
-        Queue { bounds, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    pub(crate) fn new(bounds: Bounds, is_whole_lock: bool) -> Self {
+        Queue { bounds, is_whole_lock, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Whether the local line is the whole lock.
+    pub(crate) fn is_whole_lock(&self) -> bool {
+        self.is_whole_lock
+    }
+
+    /// A tenure for a representative who need not ask the store.
+    pub(crate) fn private_tenure(&self, key: &Key, ttl: Duration) -> Arc<Tenure> {
+        self.shard(key.hash64()).private_tenure(key, ttl)
     }
 
     /// How many keys have a line.
@@ -196,9 +220,10 @@ impl Queue {
         lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
-    /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on.
+    /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on; where the
+    /// line is the whole lock, it holds.
     /// The clock is read only where it decides something: it costs a third of an in-process lock.
-    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, clock: &Clock) -> Arrival {
+    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, now: Moment, clock: &Clock) -> Arrival {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
         if shard.closed {
@@ -207,9 +232,18 @@ impl Queue {
         if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key) {
             return self.join(line, ask, clock);
         }
-        let line = Line { state: State::Contending(key.clone()), waiters: VecDeque::new(), tickets: 0 };
+        let (state, arrival) = if self.is_whole_lock {
+            let tenure = shard.private_tenure(key, ask.ttl);
+            let fence = tenure.fence();
+            let held = Hold::new(tenure, fence, now, ask.max_hold);
+            let holding = Holding { held: held.clone(), owner: ask.owner.clone(), depth: 1 };
+            (State::Held(holding), Arrival::Held(held))
+        } else {
+            (State::Contending(key.clone()), Arrival::Represent)
+        };
+        let line = Line { state, waiters: VecDeque::new(), tickets: 0 };
         shard.lines.insert_unique(hash, line, |it| it.key().hash64());
-        Arrival::Represent
+        arrival
     }
 
     fn join(&self, line: &mut Line, ask: &Ask, clock: &Clock) -> Arrival {

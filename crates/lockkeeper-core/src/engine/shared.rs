@@ -39,11 +39,6 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue,
     pub(crate) schedule: Schedule,
     pub(crate) background: Background,
-    /// Nobody but this locker can reach the store: the local line is the whole lock.
-    pub(crate) is_private: bool,
-    /// The last counter given without asking the store. Relaxed: each number is given once, and the queue's lock orders
-    /// the grants of one key.
-    pub(crate) private_counter: AtomicU64,
     pub(crate) label: Arc<Label>,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     /// The process that made the locker.

@@ -29,6 +29,8 @@ use crate::spi::backend::{self, DynPlace, Grant};
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
+    /// No store knows of it.
+    pub(crate) is_private: bool,
     counter: u64,
     /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
     /// read it without that lock: see `listened`.
@@ -62,7 +64,6 @@ pub(crate) struct Tenure {
 #[derive(Default)]
 struct Rest {
     place: Option<Box<dyn DynPlace>>,
-    private: bool,
     ended: bool,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
@@ -113,6 +114,7 @@ impl Tenure {
         Tenure {
             key,
             ttl,
+            is_private: false,
             counter: grant.counter,
             hand_ons: AtomicU64::new(0),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
@@ -133,6 +135,7 @@ impl Tenure {
         Tenure {
             key,
             ttl,
+            is_private: true,
             counter,
             hand_ons: AtomicU64::new(0),
             valid_until: never(),
@@ -143,7 +146,7 @@ impl Tenure {
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
             listened: AtomicBool::new(false),
-            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
+            rest: Mutex::default(),
         }
     }
 
@@ -318,7 +321,7 @@ impl Tenure {
         let listeners = rest.listeners.take();
         let end = match rest.place.take() {
             Some(place) => End::Leave(place),
-            None if rest.private => End::Nothing,
+            None if self.is_private => End::Nothing,
             None => End::Out,
         };
         drop(rest);

@@ -106,8 +106,10 @@ impl Claim {
         if self.load.can_fit() {
             return Ok(());
         }
-        let what =
-            format!("{} can never be let in: ask for at least 1, and at most what the room holds", self.load);
+        let Load { weight, capacity } = self.load;
+        let what = format!(
+            "a weight of {weight} is never let in where the capacity is {capacity}: ask for at least 1 and at most that"
+        );
         Err(Fault::permanent(backend, "taking the lock", what))
     }
 }

@@ -202,7 +202,7 @@ async fn answer(
     mut patience: Duration,
     heard_since: Moment,
 ) -> Result<Reply> {
-    let answer_within = options.common.answer_within;
+    let answer_within = options.common.timeout;
     if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
         *open = None;
     }
@@ -211,7 +211,7 @@ async fn answer(
             patience = patience.min(IDLE);
         }
     } else {
-        let conn = in_time(clock, patience.max(OPEN_MIN).min(answer_within), async {
+        let conn = in_time(clock, patience.max(OPEN_MIN).min(options.connect_patience()), async {
             let mut conn = Conn::new(options.opts.clone()).await?;
             session::greet(&mut conn).await?;
             Ok(conn)

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Load, Moment};
+use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Moment};
 
 use super::alone::{Left, Take};
 use super::fault::Trouble;
@@ -110,16 +110,6 @@ impl MysqlPlace {
         )
     }
 
-    /// A weight above the capacity would never fit, and block the line for ever; one of zero would fit always.
-    fn refuse_misfit(&self) -> Result<()> {
-        let Load { weight, capacity, .. } = self.claim.load;
-        if (1..=capacity).contains(&weight) {
-            return Ok(());
-        }
-        let message = format!("a weight of {weight} is not within 1 and the capacity, which is {capacity}");
-        Err(Fault::permanent(NAME, TAKING, message))
-    }
-
     /// Ask the procedure, which may change the line.
     async fn ask_procedure(&mut self, way: &Arc<Link>) -> Result<Turn> {
         let links = &self.store.links;
@@ -198,7 +188,7 @@ fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
 
 impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        self.refuse_misfit()?;
+        self.claim.check_load(NAME)?;
         if let Some(grant) = self.found.take() {
             return Ok(Turn::Held(grant));
         }

@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use super::crowd::{First, LEAVING, Leaving, Looking, Seen, Standing, TAKING, Told, Turning};
 use super::keeper::{Keeper, Near};
 use super::{NAME, Store};
-use crate::load;
 use crate::name::{hash, span};
 use crate::pace::Pace;
 use crate::patience::patience;
@@ -71,7 +70,7 @@ impl PostgresPlace {
     }
 
     fn patience(&self) -> Duration {
-        patience(self.at.claim.ttl, self.store.links.shared.options.common.answer_within)
+        patience(self.at.claim.ttl, self.store.links.shared.options.common.timeout)
     }
 
     /// What keeps us, ready for renewals.
@@ -190,11 +189,11 @@ impl PostgresPlace {
 
 impl Place for PostgresPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        load::check(NAME, TAKING, &self.at.claim)?;
+        self.at.claim.check_load(NAME)?;
         let keeper = self.ready().await?;
         if self.bell.is_none() {
             // Before we ask: a message that comes right after the answer must find us.
-            self.bell = Some(self.store.links.shared.wake.bell(self.at.claim.id));
+            self.bell = Some(self.store.links.shared.wake.hear(self.at.claim.id));
         }
         if self.waiting {
             // We were called to listen by a look: from now on we hear.
@@ -262,7 +261,7 @@ impl Place for PostgresPlace {
 impl Drop for PostgresPlace {
     fn drop(&mut self) {
         if self.bell.is_some() {
-            self.store.links.shared.wake.remove(self.at.claim.id);
+            self.store.links.shared.wake.forget(self.at.claim.id);
         }
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Clock, Error, Locker};
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::quorum::{Quorum, claim, locker, soon};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::proxy::{Proxy, Rule};
+use lockkeeper_servers::quorum::{Quorum, claim, locker, soon};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
 use crate::common::Servers;
