@@ -109,11 +109,33 @@ fn persistence(node: &str, info: &str, config: Option<&Config>, options: &RedisO
     if let Some(guard) = options.restart_guard {
         return fine(format!("{what}, but restart_guard={guard:?} waits after a restart"));
     }
+    let saves = config.and_then(|it| it.get("save")).map(String::as_str);
     Finding::warning(
         what,
-        "a server that restarts has forgotten locks that are still held, and may give them to others",
+        forgotten(aof, fsync, saves),
         "set appendonly yes and appendfsync always, or ?restart_guard= to at least the longest ttl",
     )
+}
+
+/// What a server that is set so may forget, and when.
+fn forgotten(aof: bool, fsync: &str, saves: Option<&str>) -> &'static str {
+    match (aof, fsync, saves) {
+        (true, "everysec", _) => {
+            "if its machine stops, the locks of the last two seconds are forgotten, and may be given to others while they \
+             are held"
+        }
+        (true, ..) => {
+            "if its machine stops, locks that were not on its disk yet are forgotten, and may be given to others while they \
+             are held"
+        }
+        (false, _, Some("")) => {
+            "a server that restarts has forgotten all locks, and gives those that are still held to others who ask"
+        }
+        (false, ..) => {
+            "a server that stops without saving has forgotten the locks since its last snapshot, and gives those that are \
+             still held to others who ask"
+        }
+    }
 }
 
 fn replication(node: &str, info: &str, config: Option<&Config>, options: &RedisOptions) -> Option<Finding> {
@@ -285,4 +307,24 @@ fn command(words: &[&str]) -> Cmd {
 
 fn text(value: Value) -> String {
     redis::from_redis_value(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_restart_forgets_is_told_as_it_is_set() {
+        for (aof, fsync, saves, told) in [
+            (true, "everysec", Some("3600 1"), "last two seconds"),
+            (true, "no", Some(""), "not on its disk yet"),
+            (true, "?", None, "not on its disk yet"),
+            (false, "everysec", Some(""), "all locks"),
+            (false, "everysec", Some("3600 1"), "since its last snapshot"),
+            (false, "?", None, "since its last snapshot"),
+        ] {
+            let consequence = forgotten(aof, fsync, saves);
+            assert!(consequence.contains(told), "{aof} {fsync} {saves:?}: {consequence}");
+        }
+    }
 }

@@ -111,7 +111,7 @@ impl Redis {
 
     /// Whether the store answers.
     async fn reach(&self) -> Result<()> {
-        self.0.own_desk(CONNECTING)?.commands.open(CONNECTING, 0).await?;
+        self.0.own_desk(CONNECTING)?.commands.reach(CONNECTING).await?;
         Ok(())
     }
 

@@ -51,6 +51,15 @@ impl Road {
         }
     }
 
+    /// Whether the store answers. Of a cluster it is enough that one server tells who keeps what: the one that keeps some
+    /// slot may be gone, which concerns only the locks in it.
+    pub(crate) async fn reach(&self, doing: &'static str) -> Result<(), Fault> {
+        match self {
+            Road::One(link) => link.open(doing).await.map(drop),
+            Road::Many(shards) => shards.primaries(doing).await.map(drop),
+        }
+    }
+
     /// The connection to where locks of this tag are kept.
     pub(crate) async fn open(&self, doing: &'static str, tag: u8) -> Result<Live, Fault> {
         match self {

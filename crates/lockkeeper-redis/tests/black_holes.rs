@@ -14,8 +14,8 @@ use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::observe::{Event, Observer};
 use lockkeeper_core::{Clock, Guard, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::{BlackHole, Proxy};
-use lockkeeper_testkit::servers::{self, RedisCluster, RedisSentinel};
+use lockkeeper_servers::proxy::{BlackHole, Proxy};
+use lockkeeper_servers::{self as servers, RedisCluster, RedisSentinel};
 
 /// Much longer than a test lasts: whoever waits for the hole's answer fails by the test's own limit.
 const PATIENT: &str = "timeout=1h&connect_timeout=1h";
@@ -167,17 +167,22 @@ async fn cluster_behind_proxies(servers: &RedisCluster) -> Vec<Proxy> {
     proxies
 }
 
-/// A lock whose name begins with `prefix`, kept by one of the nodes that are not `without`.
-async fn lock_elsewhere(locker: &Locker, prefix: &str, without: &servers::Redis) -> Guard {
+/// A lock whose name begins with `prefix`, kept by another node than this one.
+async fn lock_elsewhere(locker: &Locker, prefix: &str, node: &servers::Redis) -> Guard {
     for number in 0.. {
-        let name = format!("{prefix}-{number}");
-        let guard = locker.lock(&name).await.unwrap();
-        if without.command(&["KEYS", &format!("*{name}")]).await.unwrap().items().is_empty() {
+        let before = locks_at(node).await;
+        let guard = locker.lock(format!("{prefix}-{number}")).await.unwrap();
+        if locks_at(node).await == before {
             return guard;
         }
         guard.release().await.unwrap();
     }
     unreachable!("numbers do not end");
+}
+
+async fn locks_at(node: &servers::Redis) -> usize {
+    let pattern = format!("lk:{{??}}:{}", "?".repeat(40));
+    node.command(&["KEYS", &pattern]).await.unwrap().items().len()
 }
 
 /// To its clients a primary is gone, to its cluster it is not: nothing takes over. What it keeps cannot be renewed; all
@@ -190,19 +195,18 @@ async fn a_cluster_node_that_vanishes_costs_no_lock_of_the_others() {
     let url = format!("redis+cluster://{}", hosts.join(","));
     let (tally, redis) = (Tally::default(), Redis::connect(&url).await.unwrap());
     let locker = locker(redis, &tally);
-    for at in 0..3 {
-        let node = &servers.nodes()[at];
+    for (at, (proxy, node)) in proxies.iter().zip(servers.nodes()).enumerate() {
         let kept = lock_elsewhere(&locker, &format!("kept-{at}"), node).await;
         let other = lock_elsewhere(&locker, &format!("other-{at}"), node).await;
         let name = other.key().as_str().to_owned();
         other.release().await.unwrap();
-        proxies[at].vanish().await.unwrap();
+        proxy.vanish().await.unwrap();
         tally.renewals(3).await;
         within("another lock", async { locker.lock(&name).await.unwrap().release().await.unwrap() }).await;
         let newcomer = within("connecting", Redis::connect(&format!("{url}?{PATIENT}"))).await.unwrap();
         until_held(&mut newcomer.enter(claim(&name))).await;
         assert!(kept.is_valid());
-        proxies[at].appear().await.unwrap();
+        proxy.appear().await.unwrap();
         kept.release().await.unwrap();
     }
 }

@@ -221,7 +221,7 @@ fn a_stopped_holder_learns_on_waking_that_it_lost_the_lock() {
 }
 
 #[test]
-fn a_lock_passes_between_processes_by_looking_alone() {
+fn a_lock_passes_between_processes_without_a_recheck() {
     if let Some(path) = role() {
         return run(async {
             let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
@@ -236,7 +236,7 @@ fn a_lock_passes_between_processes_by_looking_alone() {
         let fixture = Fixture::new();
         let backend = fixture.open().await;
         let (mut holder, _) = hold(&backend, short("a", PATIENCE)).await;
-        let child = children(1, "a_lock_passes_between_processes_by_looking_alone", &fixture.path());
+        let child = children(1, "a_lock_passes_between_processes_without_a_recheck", &fixture.path());
         until_waiting(&backend, "a", 1).await;
         holder.leave().await.unwrap();
         join(child);

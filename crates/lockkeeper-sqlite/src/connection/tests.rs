@@ -166,7 +166,7 @@ fn whoever_leaves_rings_for_the_one_it_lets_in_and_for_one_who_only_has_to_ask()
         assert!(matches!(block_on(turn).unwrap().turn, Turn::Wait { .. }));
         assert_eq!(thread.bell.rung().count(), 0, "nothing to tell yet");
         block_on(far.ask(AskLeave { claim: holder, wanted: true })).unwrap();
-        assert_eq!(thread.bell.rung().collect::<Vec<_>>(), [waiter.id], "{load}");
+        assert_eq!(thread.bell.rung().collect::<Vec<_>>(), [waiter.id], "{load}: it is rung for");
     }
     drop(far);
     server.join().unwrap();
