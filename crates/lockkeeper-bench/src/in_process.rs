@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Locker, Memory};
 use tokio::runtime::Runtime;
 
@@ -31,7 +32,7 @@ impl ByHand {
 
     fn get(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let shard = usize::try_from(self.hasher.hash_one(name)).unwrap_or(0) % SHARDS;
-        let mut shard = self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = locked(&self.shards[shard]);
         match shard.get(name) {
             Some(it) => it.clone(),
             None => shard.entry(name.to_owned()).or_default().clone(),

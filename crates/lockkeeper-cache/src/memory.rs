@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 
 use crate::cache::{Cache, CacheError, Found};
@@ -63,16 +64,12 @@ impl<V> MemoryCache<V> {
 
     /// How many entries it holds, expired ones that nobody asked for included.
     pub fn len(&self) -> usize {
-        self.shelves().entries.len()
+        locked(&self.shelves).entries.len()
     }
 
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn shelves(&self) -> MutexGuard<'_, Shelves<V>> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,14 +94,14 @@ impl<V> Shelves<V> {
 impl<V: Clone + Send + Sync> Cache<V> for MemoryCache<V> {
     async fn get(&self, key: &str) -> Result<Option<Found<V>>, CacheError> {
         let now = self.clock.now();
-        let shelves = self.shelves();
+        let shelves = locked(&self.shelves);
         let entry = shelves.entries.get(key).filter(|it| now < it.ends);
         Ok(entry.map(|it| Found { value: it.value.clone(), expires_in: it.ends - now }))
     }
 
     async fn put(&self, key: &str, value: Option<&V>, expires_in: Duration) -> Result<(), CacheError> {
         let now = self.clock.now();
-        let mut shelves = self.shelves();
+        let mut shelves = locked(&self.shelves);
         shelves.remove(key);
         shelves.make_room(now, self.entries_max);
         let (key, ends): (Arc<str>, _) = (key.into(), now.after(expires_in));
@@ -114,7 +111,7 @@ impl<V: Clone + Send + Sync> Cache<V> for MemoryCache<V> {
     }
 
     async fn remove(&self, key: &str) -> Result<(), CacheError> {
-        self.shelves().remove(key);
+        locked(&self.shelves).remove(key);
         Ok(())
     }
 }

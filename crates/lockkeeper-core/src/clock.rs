@@ -8,9 +8,11 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Sub;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+use crate::kit::locked;
 
 /// A point on a [`Clock`], in nanoseconds since that clock's beginning. Arithmetic saturates.
 ///
@@ -247,10 +249,6 @@ pub fn time_of_day() -> Duration {
 /// ```
 pub fn pause_thread(span: Duration) {
     std::thread::sleep(span);
-}
-
-fn locked(shared: &Mutex<Virtual>) -> std::sync::MutexGuard<'_, Virtual> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::connection::locked;
+use lockkeeper_core::kit::locked;
 
 #[derive(Debug)]
 pub(crate) struct Batch<T>(Mutex<Vec<T>>);

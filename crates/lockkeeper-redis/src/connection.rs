@@ -4,11 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
@@ -350,8 +351,4 @@ impl Live {
         }
         fault::of(doing, error)
     }
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

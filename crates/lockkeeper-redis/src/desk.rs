@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{ClaimId, Error};
 use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::bulk::Bulk;
-use crate::connection::locked;
 use crate::dial::SharedDialer;
 use crate::fault;
 use crate::naming;

@@ -1,11 +1,12 @@
 //! Opening connections: to a server, to the primary that sentinels name, to a cluster; with or without TLS.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Error, Moment};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
@@ -281,7 +282,7 @@ impl Dialer {
         // Counted in whole seconds of the wall clock: it may be one too many.
         let uptime = Duration::from_secs(uptime.saturating_sub(1));
         // All connections share this: the switch counts for each, whichever of them noticed it.
-        let mut known = self.known_run.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known_run);
         let took_over = match known.as_ref() {
             Some((same, since)) if *same == run => *since,
             Some(_) => Some(now),

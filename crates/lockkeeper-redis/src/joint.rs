@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::locked;
 
-use crate::connection::locked;
 use crate::fault;
 
 type Work<T> = Shared<BoxFuture<'static, Result<T, Fault>>>;

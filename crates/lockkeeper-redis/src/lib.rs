@@ -43,6 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Profile, Reach};
+use lockkeeper_core::kit::Driver;
 use lockkeeper_core::node::UrlNode;
 use lockkeeper_core::{Claim, Result};
 use tokio::runtime::Handle;
@@ -116,17 +117,10 @@ impl Redis {
 
     /// The same for a caller without a runtime. Its locker has one, so that nothing else will be missing.
     async fn reach_from_a_thread(&self) -> Result<()> {
-        let (redis, (answer, told)) = (self.clone(), tokio::sync::oneshot::channel());
-        let lacking = |it: std::io::Error| {
-            Fault::transient(fault::NAME, CONNECTING, "no thread could be started to connect").with_source(it)
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(lacking)?;
-        let thread = std::thread::Builder::new().name("lockkeeper-connect".into());
-        let reached = move || drop(answer.send(runtime.block_on(redis.reach())));
-        thread.spawn(reached).map_err(lacking)?;
-        told.await.unwrap_or_else(|_| {
-            Err(Fault::transient(fault::NAME, CONNECTING, "the thread that connects ended without a word")
-                .into())
+        let (driver, redis) = (Driver::start("lockkeeper-connect", async || {})?, self.clone());
+        driver.handle().spawn(async move { redis.reach().await }).await.unwrap_or_else(|_| {
+            let what = "the thread that connects ended without a word";
+            Err(Fault::transient(fault::NAME, CONNECTING, what).into())
         })
     }
 

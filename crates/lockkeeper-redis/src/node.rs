@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use redis::{Cmd, RedisResult, Value};
 
-use crate::connection::{Live, locked};
+use crate::connection::Live;
 use crate::dial::field;
 use crate::fault::NAME;
 use crate::options::Deployment;

@@ -88,6 +88,7 @@ pub(crate) enum Deployment {
 
 /// How many replicas must confirm a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Replicas {
     /// None: the primary alone decides.
     None,

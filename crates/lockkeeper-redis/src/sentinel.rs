@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use lockkeeper_core::kit::locked;
 use redis::RedisResult;
 
-use crate::connection::{locked, within};
+use crate::connection::within;
 use crate::dial::SharedDialer;
 use crate::options::Host;
 

@@ -11,10 +11,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::locked;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
-use crate::connection::{Asked, Link, Live, Tried, locked};
+use crate::connection::{Asked, Link, Live, Tried};
 use crate::dial::{Goal, Range, SharedDialer};
 use crate::fault;
 use crate::joint::Joint;

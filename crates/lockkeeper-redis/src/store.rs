@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper_core::backend::Fault;
-use lockkeeper_core::{Error, Key, Moment, kit};
+use lockkeeper_core::kit::{caller_runtime, locked};
+use lockkeeper_core::{Error, Key, Moment};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::bulk::Way;
-use crate::connection::{Asked, locked};
+use crate::connection::Asked;
 use crate::desk::{Desk, Office};
 use crate::dial::Dialer;
 use crate::options::{Deployment, Host, RedisOptions, Replicas};
@@ -96,7 +97,7 @@ impl Store {
 
     /// The desk of whoever calls: on the caller's own runtime if it has one that runs, otherwise on the present one.
     pub(crate) fn desk(&self, doing: &'static str) -> Result<Arc<Desk>, Fault> {
-        if let Some(caller) = kit::caller_runtime() {
+        if let Some(caller) = caller_runtime() {
             let desk = self.desk_on(doing, caller)?;
             if !desk.is_stuck() {
                 return Ok(desk);

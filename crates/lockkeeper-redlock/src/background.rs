@@ -1,4 +1,4 @@
-//! A thread of our own, on which verbs are finished that outlasted their time-out.
+//! A thread of our own, on which verbs are finished that outlasted their timeout.
 
 use std::sync::{Arc, OnceLock};
 

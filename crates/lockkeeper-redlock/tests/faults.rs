@@ -328,7 +328,7 @@ fn a_grant_is_worth_less_than_its_ttl_and_never_more_than_a_majority_keeps_it() 
 fn answers_that_come_when_the_lease_is_over_are_no_grant() {
     let cluster = Cluster::of(3);
     let options = cluster.options().node_timeout(TTL * 2);
-    assert!(Redlock::lazy(options).is_err(), "the time-out is longer than any lease");
+    assert!(Redlock::lazy(options).is_err(), "the timeout is longer than any lease");
     let options = cluster.options().node_timeout(TTL / 5);
     let redlock = Redlock::lazy(options).unwrap();
     cluster.run(async {

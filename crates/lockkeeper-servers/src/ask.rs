@@ -56,7 +56,7 @@ pub(super) async fn end_zookeeper_session(port: u16, id: i64) -> Result<(), KitE
     const CLOSE: i32 = -11;
     let mut stream = dial(port).await?;
     let mut hello = Vec::new();
-    // Version of the protocol, the last change seen, the time-out asked for.
+    // Version of the protocol, the last change seen, the timeout asked for.
     hello.extend_from_slice(&[0; 12]);
     hello.extend_from_slice(&10_000_i32.to_be_bytes());
     hello.extend_from_slice(&id.to_be_bytes());

@@ -4,8 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use lockkeeper_core::kit::locked;
 
 use tempfile::TempDir;
 
@@ -65,7 +67,7 @@ impl Daemon {
 
     /// The process id, or `None` while it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.process().as_ref().map(Process::pid)
+        locked(&self.process).as_ref().map(Process::pid)
     }
 
     /// The folder of this server, with its log and its data.
@@ -75,7 +77,7 @@ impl Daemon {
 
     /// The last `lines` lines that the server printed.
     pub fn log_tail(&self, lines: usize) -> String {
-        self.process().as_ref().map_or_else(String::new, |it| it.log_tail(lines))
+        locked(&self.process).as_ref().map_or_else(String::new, |it| it.log_tail(lines))
     }
 
     /// Stop the server in its tracks: connections stay open, nothing is answered.
@@ -100,7 +102,7 @@ impl Daemon {
     /// If it does not run.
     pub fn kill(&self) -> Result<(), KitError> {
         self.running(Process::kill)?;
-        *self.process() = None;
+        *locked(&self.process) = None;
         Ok(())
     }
 
@@ -112,7 +114,7 @@ impl Daemon {
     /// # Errors
     /// If the system refuses.
     pub async fn stop(&self) -> Result<(), KitError> {
-        let process = self.process().take();
+        let process = locked(&self.process).take();
         match process {
             Some(mut process) => process.stop(STOP_MAX).await,
             None => Ok(()),
@@ -145,7 +147,7 @@ impl Daemon {
 
     /// Start the process without waiting, so that several can come up side by side.
     pub(crate) fn launch(&self) -> Result<(), KitError> {
-        let mut process = self.process();
+        let mut process = locked(&self.process);
         if process.is_some() {
             return Err(KitError::new(format!("the server on port {} runs already", self.port())));
         }
@@ -167,7 +169,7 @@ impl Daemon {
             (self.ready)().await
         });
         let Err(error) = ready.await else { return Ok(()) };
-        Err(match self.process().as_ref() {
+        Err(match locked(&self.process).as_ref() {
             Some(process) if !error.is_hopeless() => process.complaint(&format!("is not ready: {error}")),
             _ => error,
         })
@@ -175,15 +177,11 @@ impl Daemon {
 
     /// End the server at once, as dropping does.
     pub(crate) fn end(&self) {
-        drop(self.process().take());
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        drop(locked(&self.process).take());
     }
 
     fn running(&self, act: impl FnOnce(&mut Process) -> Result<(), KitError>) -> Result<(), KitError> {
-        match self.process().as_mut() {
+        match locked(&self.process).as_mut() {
             Some(process) => act(process),
             None => Err(KitError::new(format!("the server on port {} does not run", self.port())).hopeless()),
         }

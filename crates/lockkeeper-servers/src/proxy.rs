@@ -20,10 +20,11 @@ pub use hole::BlackHole;
 
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
+use lockkeeper_core::kit::locked;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -332,10 +333,6 @@ impl Shared {
         *trap = None;
         Some(kind)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn listen_somewhere() -> Result<(Port, TcpListener), KitError> {

@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::backend::Result;
+use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -51,7 +52,7 @@ impl<I, A> Lane<I, A> {
 
     /// Stand in the queue. `true` if another statement may be under way: then somebody must send.
     fn join(&self, asked: Asked<I, A>) -> bool {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.waiting.push_back(asked);
         let more = state.under_way < self.width;
         state.under_way += usize::from(more);
@@ -60,7 +61,7 @@ impl<I, A> Lane<I, A> {
 
     /// What the next statement carries. `None` if nobody waits: then one statement less is under way.
     fn take(&self) -> Option<Vec<Asked<I, A>>> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut taken = Vec::new();
         while taken.len() < self.together {
             let Some(asked) = state.waiting.pop_front() else { break };
@@ -74,10 +75,6 @@ impl<I, A> Lane<I, A> {
             return None;
         }
         Some(taken)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<I, A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,7 +130,7 @@ impl<I, A, C: Carry<I, A>> Drop for Sending<I, A, C> {
         if self.over {
             return;
         }
-        let mut state = self.carrier.lane().state();
+        let mut state = locked(&self.carrier.lane().state);
         state.under_way -= 1;
         let gone = std::mem::take(&mut state.waiting);
         drop(state);
@@ -204,7 +201,7 @@ mod tests {
         for (task, answer) in crowd.into_iter().zip([20, 30, 40, 50]) {
             assert_eq!(task.await.unwrap().unwrap().unwrap(), answer);
         }
-        assert_eq!(probe.lane.state().under_way, 0);
+        assert_eq!(locked(&probe.lane.state).under_way, 0);
     }
 
     #[tokio::test]

@@ -13,19 +13,19 @@ use crate::line::{Tx, moment, nanos};
 
 impl Inspect for Sqlite {
     async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
-        self.wire.ask(List { prefix: prefix.to_owned() }).await
+        self.worker.ask(List { prefix: prefix.to_owned() }).await
     }
 
     async fn show(&self, key: &Key) -> backend::Result<Option<LockInfo>> {
-        self.wire.ask(Show(key.clone())).await
+        self.worker.ask(Show(key.clone())).await
     }
 
     async fn break_lock(&self, key: &Key) -> backend::Result<Vec<Occupant>> {
-        self.wire.ask(Break(key.clone())).await
+        self.worker.ask(Break(key.clone())).await
     }
 
     async fn doctor(&self) -> backend::Result<Vec<Finding>> {
-        self.wire.ask(Examine).await
+        self.worker.ask(Examine).await
     }
 }
 
@@ -129,7 +129,7 @@ impl Verb for Break {
         drop(held);
         for it in &found {
             tx.remove(&self.0, it.seq)?;
-            line.standings.retain(|standing| standing.seq != it.seq);
+            line.entries.retain(|entry| entry.seq != it.seq);
         }
         tx.settle(&self.0, &mut line, None)?;
         Ok(found.into_iter().map(|it| it.listed.occupant).collect())

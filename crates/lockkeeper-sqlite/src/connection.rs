@@ -17,9 +17,9 @@ use crate::fault::{Result, Trouble};
 use crate::file::File;
 use crate::line::Tx;
 use crate::options::SqliteOptions;
-use crate::pace::spin;
+use crate::spin::spin;
 use crate::wake::{Watch, Watches};
-use crate::wire::{Paces, Wire, thread_ended};
+use crate::worker::{Spins, Worker, thread_ended};
 
 /// The most requests in one transaction, so that nobody waits long for the write lock.
 const BATCH_MAX: usize = 256;
@@ -183,23 +183,23 @@ pub(crate) struct Thread {
     clock: Clock,
     clean_due: Moment,
     has_cleaned: bool,
-    paces: Arc<Paces>,
+    spins: Arc<Spins>,
 }
 
 impl Thread {
     /// A thread that does not run yet, and the way to it.
-    pub(crate) fn wired(file: File) -> Result<(Wire, Self)> {
+    pub(crate) fn with_worker(file: File) -> Result<(Worker, Self)> {
         let no_bell =
             |it| Trouble::permanent(format!("the connection's thread has nothing to sleep on ({it})"));
         let number = Number::random().ok_or_else(|| no_bell("no randomness".to_owned()))?;
         let (bell, caller) = Bell::new(number, &file.options().path).map_err(|it| no_bell(it.to_string()))?;
         let (sender, requests) = std::sync::mpsc::channel();
-        let paces = Arc::<Paces>::default();
-        let thread = Thread::new(file, requests, bell, paces.clone());
-        Ok((Wire::new(sender, caller, number, paces), thread))
+        let spins = Arc::<Spins>::default();
+        let thread = Thread::new(file, requests, bell, spins.clone());
+        Ok((Worker::new(sender, caller, number, spins), thread))
     }
 
-    fn new(file: File, requests: Receiver<Request>, bell: Bell, paces: Arc<Paces>) -> Self {
+    fn new(file: File, requests: Receiver<Request>, bell: Bell, spins: Arc<Spins>) -> Self {
         let clock = Clock::boot();
         // Soon, for those who live short; not at once, for those who are in a hurry.
         let clean_due = clock.now().after(file.options().clean_every.min(Duration::from_secs(1)));
@@ -216,7 +216,7 @@ impl Thread {
             clock,
             clean_due,
             has_cleaned,
-            paces,
+            spins,
         }
     }
 
@@ -232,7 +232,7 @@ impl Thread {
             }
             let began = self.clock.now();
             if self.take() {
-                self.paces.usual.add(self.clock.now() - began);
+                self.spins.usual.add(self.clock.now() - began);
             }
             let now = self.clock.now();
             self.listen(now);
@@ -248,16 +248,16 @@ impl Thread {
         let now = self.clock.now();
         let due = self.watches.due().min(self.clean_due).min(self.bell.due());
         let pause = if self.waiting.is_empty() { due - now } else { NONE };
-        let pace = &self.paces.requests;
+        let spins = &self.spins.requests;
         if just_served
             && SPIN_FOR_NEXT < pause
-            && let Some(until) = pace.spin_until(SPIN_FOR_NEXT, now)
+            && let Some(until) = spins.spin_until(SPIN_FOR_NEXT, now)
         {
             if let Some(request) = spin(&self.clock, until, || self.requests.try_recv().ok()) {
-                pace.hit();
+                spins.hit();
                 return Ok(request);
             }
-            pace.miss();
+            spins.miss();
         }
         let requests = &self.requests;
         let next = self.bell.sleep(pause, || match requests.try_recv() {

@@ -9,7 +9,7 @@
 //! Time is the kernel's boot clock and counts only within one boot, whose id is kept in the file: a claim
 //! of an earlier boot is void. The wall clock never decides about a lock.
 //!
-//! The walk of a verb: `place` sends it by its `wire` to the thread of `connection`, which runs it (`verb`) together
+//! The walk of a verb: `place` sends it by its `worker` to the thread of `connection`, which runs it (`verb`) together
 //! with all others that wait in one transaction on the key's `line`; `bell` tells those of other processes whom that let
 //! in, and `wake` those who wait here.
 //!
@@ -27,12 +27,12 @@ mod forked;
 mod host;
 mod line;
 mod options;
-mod pace;
 mod place;
 mod schema;
+mod spin;
 mod verb;
 mod wake;
-mod wire;
+mod worker;
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ use lockkeeper_core::{Claim, Result};
 use tokio::sync::oneshot;
 
 use fault::Trouble;
-use wire::Wire;
+use worker::Worker;
 
 pub use fenced::SqliteFences;
 pub use options::{Durability, SqliteOptions};
@@ -72,7 +72,7 @@ const NAME: &str = "sqlite";
 /// ```
 #[derive(Clone)]
 pub struct Sqlite {
-    pub(crate) wire: Wire,
+    pub(crate) worker: Worker,
     options: SqliteOptions,
 }
 
@@ -105,7 +105,7 @@ impl Sqlite {
     /// As for [`Sqlite::connect`].
     pub async fn with(options: SqliteOptions) -> Result<Self> {
         let (told, opened) = oneshot::channel();
-        let start = Wire::start(options.clone(), |it| drop(told.send(it)));
+        let start = Worker::start(options.clone(), |it| drop(told.send(it)));
         let opened = match start {
             Ok(()) => opened.await.unwrap_or_else(|_| Err(no_thread("it ended at once"))),
             Err(error) => Err(no_thread(error)),
@@ -131,7 +131,7 @@ impl Sqlite {
     /// As for [`Sqlite::connect`].
     pub fn with_blocking(options: SqliteOptions) -> Result<Self> {
         let (told, opened) = std::sync::mpsc::channel();
-        let start = Wire::start(options.clone(), move |it| drop(told.send(it)));
+        let start = Worker::start(options.clone(), move |it| drop(told.send(it)));
         let opened = match start {
             Ok(()) => opened.recv().unwrap_or_else(|_| Err(no_thread("it ended at once"))),
             Err(error) => Err(no_thread(error)),
@@ -139,9 +139,9 @@ impl Sqlite {
         Sqlite::of(options, opened)
     }
 
-    fn of(options: SqliteOptions, opened: fault::Result<Wire>) -> Result<Self> {
+    fn of(options: SqliteOptions, opened: fault::Result<Worker>) -> Result<Self> {
         match opened {
-            Ok(wire) => Ok(Sqlite { wire, options }),
+            Ok(worker) => Ok(Sqlite { worker, options }),
             Err(trouble) => {
                 let fault = trouble.fault("opening the file");
                 let what = format!("the lock file {}", options.path().display());
@@ -168,6 +168,6 @@ impl Backend for Sqlite {
     }
 
     fn enter(&self, claim: Claim) -> SqlitePlace {
-        SqlitePlace::new(self.wire.clone(), claim)
+        SqlitePlace::new(self.worker.clone(), claim)
     }
 }

@@ -10,7 +10,7 @@ use crate::schema;
 
 /// One claim in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Entry {
     pub(crate) seq: i64,
     pub(crate) id: ClaimId,
     /// The grant's number; 0 if it waits.
@@ -21,7 +21,7 @@ pub(crate) struct Standing {
     pub(crate) capacity: u32,
 }
 
-impl Standing {
+impl Entry {
     /// Nobody fits into the room beside it.
     fn is_exclusive(&self) -> bool {
         self.capacity <= self.weight
@@ -38,16 +38,16 @@ const WAITING_READ: usize = 2;
 /// Whoever holds came before everybody who waits, because nobody overtakes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
-    pub(crate) standings: Vec<Standing>,
+    pub(crate) entries: Vec<Entry>,
     /// Rows of expired claims were seen; they count for nothing, but somebody should delete them.
     pub(crate) has_expired: bool,
 }
 
 const COLUMNS: &str = "seq, id, counter, expires, weight, capacity";
 
-fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let counter = row.get(2)?;
-    Ok(Standing {
+    Ok(Entry {
         seq: row.get(0)?,
         id: ClaimId::from_bytes(row.get(1)?),
         counter,
@@ -68,10 +68,10 @@ impl Line {
         while waiting < WAITING_READ
             && let Some(row) = rows.next()?
         {
-            let standing = standing(row)?;
-            if now < standing.expires {
-                waiting += usize::from(!standing.held);
-                line.standings.push(standing);
+            let entry = entry(row)?;
+            if now < entry.expires {
+                waiting += usize::from(!entry.held);
+                line.entries.push(entry);
             } else {
                 line.has_expired = true;
             }
@@ -87,11 +87,11 @@ impl Line {
     /// Anybody may let in a claim that will be alone. One that shares the room enters only when it is `asking`
     /// itself: so those who enter together are told in the order of their numbers.
     pub(crate) fn admit(&mut self, asking: Option<usize>) -> Vec<usize> {
-        let held = self.standings.iter().filter(|it| it.held);
+        let held = self.entries.iter().filter(|it| it.held);
         let mut in_use: u64 = held.clone().map(|it| u64::from(it.weight)).sum();
         let mut capacity = held.map(|it| it.capacity).min().unwrap_or(u32::MAX);
         let mut entered = Vec::new();
-        for (at, next) in self.standings.iter_mut().enumerate().filter(|(_, it)| !it.held) {
+        for (at, next) in self.entries.iter_mut().enumerate().filter(|(_, it)| !it.held) {
             capacity = capacity.min(next.capacity);
             in_use += u64::from(next.weight);
             let may_enter = next.is_exclusive() || asking == Some(at);
@@ -106,29 +106,29 @@ impl Line {
 
     /// The first who waits, if it would come in by asking. Whoever is alone in the room need not ask.
     fn may_ask(&self) -> Option<ClaimId> {
-        let at = self.standings.iter().position(|it| !it.held)?;
+        let at = self.entries.iter().position(|it| !it.held)?;
         let is_in = self.clone().admit(Some(at)).contains(&at);
-        is_in.then(|| self.standings[at].id)
+        is_in.then(|| self.entries[at].id)
     }
 
     /// Where this claim stands, if it stands in the head: how many are before it.
     pub(crate) fn position(&self, id: ClaimId) -> Option<usize> {
-        self.standings.iter().position(|it| it.id == id)
+        self.entries.iter().position(|it| it.id == id)
     }
 
     /// How many hold.
     pub(crate) fn holders(&self) -> u64 {
-        self.standings.iter().map(|it| u64::from(it.held)).sum()
+        self.entries.iter().map(|it| u64::from(it.held)).sum()
     }
 
     /// Somebody waits.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.standings.iter().any(|it| !it.held)
+        self.entries.iter().any(|it| !it.held)
     }
 
     /// When the first of those who hold expires, if none of them is heard of again.
     pub(crate) fn next_expiry(&self) -> Moment {
-        let held = self.standings.iter().filter(|it| it.held);
+        let held = self.entries.iter().filter(|it| it.held);
         held.map(|it| it.expires).min().unwrap_or(Moment::NEVER)
     }
 }
@@ -142,12 +142,12 @@ pub(crate) struct Spot {
 
 impl Spot {
     /// The claim there. Takes no lock.
-    pub(crate) fn find(self, connection: &Connection, key: &Key) -> Result<Option<Standing>> {
+    pub(crate) fn find(self, connection: &Connection, key: &Key) -> Result<Option<Entry>> {
         let mut find = connection.prepare_cached(&format!(
             "SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 AND seq = ?2 AND id = ?3"
         ))?;
         // The number alone is not enough: the path may mean another file by now.
-        let found = find.query_row(params![key.as_str(), self.seq, self.id.as_bytes()], standing);
+        let found = find.query_row(params![key.as_str(), self.seq, self.id.as_bytes()], entry);
         Ok(found.optional()?)
     }
 
@@ -250,7 +250,7 @@ impl Tx<'_> {
     /// Write down who entered.
     pub(crate) fn write_entered(&mut self, key: &Key, line: &mut Line, entered: &[usize]) -> Result<()> {
         for at in entered {
-            let it = &mut line.standings[*at];
+            let it = &mut line.entries[*at];
             it.counter = self.next_grant()?;
             let enter = "UPDATE lockkeeper_claim SET counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
@@ -383,7 +383,7 @@ mod tests {
     const MAX: u32 = u32::MAX;
 
     fn line(claims: &[(bool, u32, u32)]) -> Line {
-        let standings = claims.iter().zip(1..).map(|(&(held, weight, capacity), seq)| Standing {
+        let entries = claims.iter().zip(1..).map(|(&(held, weight, capacity), seq)| Entry {
             seq,
             id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
             counter: 0,
@@ -392,7 +392,7 @@ mod tests {
             weight,
             capacity,
         });
-        Line { standings: standings.collect(), has_expired: false }
+        Line { entries: entries.collect(), has_expired: false }
     }
 
     /// Who comes in if everybody asks, again and again, in turn.
@@ -441,7 +441,7 @@ mod tests {
         let claims: Vec<(u32, u32)> = vec![(1, 1), (1, 2), (2, 2), (1, 3), (3, 3)];
         let count = claims.len();
         let is_valid = |line: &Line| {
-            let held: Vec<_> = line.standings.iter().filter(|it| it.held).collect();
+            let held: Vec<_> = line.entries.iter().filter(|it| it.held).collect();
             let room = held.iter().map(|it| it.capacity).min().unwrap_or(MAX);
             held.iter().map(|it| it.weight).sum::<u32>() <= room
         };
@@ -453,7 +453,7 @@ mod tests {
                 if !is_valid(&line) {
                     continue;
                 }
-                let waiting: Vec<_> = (0..4).filter(|at| !line.standings[*at].held).collect();
+                let waiting: Vec<_> = (0..4).filter(|at| !line.entries[*at].held).collect();
                 let entered = line.admit(asking);
                 assert!(is_valid(&line), "{line:?}");
                 assert!(waiting.starts_with(&entered), "{line:?}");

@@ -40,6 +40,7 @@ pub struct SqliteOptions {
 
 /// What a power cut may undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// Nothing: every grant is on disk before it is told. Fences never go back.
     #[default]

@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 use crate::line::Spot;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
-use crate::wire::Wire;
+use crate::worker::Worker;
 
 /// A place in a line of an SQLite file.
 #[derive(Debug)]
 pub struct SqlitePlace {
-    wire: Wire,
+    worker: Worker,
     claim: Arc<Claim>,
     told: Told,
 }
@@ -28,9 +28,9 @@ enum Told {
 }
 
 impl SqlitePlace {
-    pub(crate) fn new(wire: Wire, claim: Claim) -> Self {
-        let claim = Arc::new(wire.marked(claim));
-        SqlitePlace { wire, claim, told: Told::Nothing }
+    pub(crate) fn new(worker: Worker, claim: Claim) -> Self {
+        let claim = Arc::new(worker.marked(claim));
+        SqlitePlace { worker, claim, told: Told::Nothing }
     }
 }
 
@@ -40,7 +40,7 @@ impl Place for SqlitePlace {
             Told::Wait { spot, .. } => Some(spot),
             Told::Nothing | Told::Held { .. } => None,
         };
-        let answer = self.wire.ask(AskTurn::new(self.claim.clone(), waits)).await?;
+        let answer = self.worker.ask(AskTurn::new(self.claim.clone(), waits)).await?;
         self.told = match (answer.turn, answer.spot) {
             (Turn::Held(grant), _) => Told::Held { wanted: grant.wanted },
             (Turn::Wait { .. }, Some(spot)) => Told::Wait { spot, waiting_before: answer.waiting_before },
@@ -56,7 +56,7 @@ impl Place for SqlitePlace {
             Told::Held { wanted } => Mood::Holding { knows_wanted: wanted },
         };
         let (wake, woken) = oneshot::channel();
-        self.wire.watch(Watch::new(self.claim.clone(), mood, wake, Clock::boot().now()));
+        self.worker.watch(Watch::new(self.claim.clone(), mood, wake, Clock::boot().now()));
         if woken.await.is_err() {
             // The thread has ended; the next verb says so. Resolving now would make a busy loop.
             std::future::pending::<()>().await;
@@ -71,7 +71,7 @@ impl Place for SqlitePlace {
             // Whoever left may have let us in without our knowing; only `turn` may take that.
             return Ok(Renewal::Lost);
         }
-        let renewal = self.wire.ask(AskRenew(self.claim.clone())).await?;
+        let renewal = self.worker.ask(AskRenew(self.claim.clone())).await?;
         self.told = match renewal {
             Renewal::Held { wanted, .. } => Told::Held { wanted },
             Renewal::Lost => Told::Nothing,
@@ -81,7 +81,7 @@ impl Place for SqlitePlace {
 
     async fn leave(&mut self) -> Result<()> {
         let wanted = self.told == Told::Held { wanted: true };
-        self.wire.ask(AskLeave { claim: self.claim.clone(), wanted }).await?;
+        self.worker.ask(AskLeave { claim: self.claim.clone(), wanted }).await?;
         self.told = Told::Nothing;
         Ok(())
     }

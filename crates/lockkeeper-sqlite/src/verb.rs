@@ -8,7 +8,7 @@ use lockkeeper_core::backend::{Grant, Renewal, Turn};
 
 use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
-use crate::line::{Line, Scan, Spot, Standing, Tx};
+use crate::line::{Entry, Line, Scan, Spot, Tx};
 use crate::options::Durability;
 
 /// The shortest time after which a waiter is told to ask again by itself.
@@ -135,14 +135,14 @@ fn may_enter(look: &Look<'_>, claim: &Claim) -> Result<bool> {
     let mut line = Line::read(look.connection, &claim.key, look.now)?;
     let at = line.position(claim.id);
     line.admit(at);
-    Ok(at.is_some_and(|at| line.standings[at].held))
+    Ok(at.is_some_and(|at| line.entries[at].held))
 }
 
 /// A claim that the file knows: keep its place, and see whether it may enter.
 fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Result<Answer> {
     let at = line.position(claim.id);
     tx.settle(&claim.key, &mut line, at)?;
-    let me = at.map(|at| line.standings[at]).filter(|it| it.held);
+    let me = at.map(|at| line.entries[at]).filter(|it| it.held);
     let (turn, waiting_before) = if let Some(me) = me {
         (granted(tx, claim, &line, me.counter), 0)
     } else {
@@ -161,8 +161,8 @@ fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Resu
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
 fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<Answer> {
-    let (at, is_next) = (line.standings.len(), !line.is_wanted());
-    line.standings.push(Standing {
+    let (at, is_next) = (line.entries.len(), !line.is_wanted());
+    line.entries.push(Entry {
         seq: 0,
         id: claim.id,
         counter: 0,
@@ -214,7 +214,7 @@ impl Verb for AskRenew {
     fn run(&self, tx: &mut Tx<'_>) -> Result<Renewal> {
         let claim = &*self.0;
         let mut line = tx.line(&claim.key)?;
-        let me = line.standings.iter().find(|it| it.id == claim.id && it.held).copied();
+        let me = line.entries.iter().find(|it| it.id == claim.id && it.held).copied();
         tx.settle(&claim.key, &mut line, None)?;
         let Some(me) = me else {
             return Ok(Renewal::Lost);
@@ -241,7 +241,7 @@ impl Verb for AskLeave {
         let mut line = tx.line(&claim.key)?;
         match line.position(claim.id) {
             Some(at) => {
-                let me = line.standings.remove(at);
+                let me = line.entries.remove(at);
                 tx.remove(&claim.key, me.seq)?;
             }
             None => tx.remove_id(&claim.key, claim.id)?,

@@ -162,7 +162,7 @@ impl Watch {
             let at = line.position(spot.id);
             self.expiry = line.next_expiry().min(me.expires);
             line.admit(at);
-            if at.is_some_and(|at| line.standings[at].held) {
+            if at.is_some_and(|at| line.entries[at].held) {
                 self.wake();
             }
         }
@@ -173,7 +173,7 @@ impl Watch {
 
     fn look_holding(&mut self, connection: &Connection, knows_wanted: bool, now: Moment) -> Result<()> {
         let line = Line::read(connection, &self.claim.key, now)?;
-        let me = line.position(self.claim.id).map(|at| line.standings[at]).filter(|it| it.held);
+        let me = line.position(self.claim.id).map(|at| line.entries[at]).filter(|it| it.held);
         match me {
             Some(me) if knows_wanted || !line.is_wanted() => {
                 self.expiry = me.expires;

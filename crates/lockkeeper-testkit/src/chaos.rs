@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::future::{Future, pending};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock};
 
@@ -85,7 +86,7 @@ impl fmt::Debug for Network {
 
 impl Network {
     fn fate(&self, verb: Verb) -> Fate {
-        self.decide.lock().unwrap_or_else(PoisonError::into_inner)(verb, &self.claim)
+        locked(&self.decide)(verb, &self.claim)
     }
 
     async fn carry<T>(&self, verb: Verb, call: impl Future<Output = Result<T>>) -> Result<T> {

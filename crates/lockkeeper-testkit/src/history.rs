@@ -5,9 +5,10 @@
 //! view is never looked at, so a store cannot talk itself out of a double grant.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Moment};
 
 mod check;
@@ -93,13 +94,13 @@ impl History {
 
     /// The present moment and line, for a question that is about to be asked.
     pub fn ask(&self) -> Ask {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = locked(&self.events);
         Ask { at: self.clock.now(), line: events.len() }
     }
 
     /// Write down what happened to `claim` now.
     pub fn note(&self, claim: &Claim, what: What) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = locked(&self.events);
         events.push(Event {
             at: self.clock.now(),
             key: claim.key.clone(),
@@ -113,7 +114,7 @@ impl History {
 
     /// Everything so far, in the order in which it was written down.
     pub fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.events).clone()
     }
 }
 

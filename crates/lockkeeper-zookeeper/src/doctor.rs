@@ -115,11 +115,11 @@ fn about_ensemble(standalone: bool, leaders: usize) -> Option<Finding> {
 fn about_session(store: &ZooKeeper) -> Finding {
     let (asked, given) = (store.options().usual_session(), store.session_timeout());
     if asked == given {
-        let what = format!("a session time-out of {given:?} was asked for and given");
+        let what = format!("a session timeout of {given:?} was asked for and given");
         return Finding::fine(what, "locks of this ttl are replaced this long after their holder died");
     }
     Finding::warning(
-        format!("a session time-out of {asked:?} was asked for and {given:?} was given"),
+        format!("a session timeout of {asked:?} was asked for and {given:?} was given"),
         "a ttl beyond what the servers give is refused",
         "set minSessionTimeout and maxSessionTimeout of the servers, or ask for ttls within them",
     )

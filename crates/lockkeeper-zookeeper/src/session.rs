@@ -28,7 +28,7 @@ use crate::fences::{Known, Ledger, Written};
 use crate::options::{ZooKeeperOptions, session_min};
 use crate::tls;
 
-/// Pulses per session time-out.
+/// Pulses per session timeout.
 const PULSES: u32 = 10;
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) id: i64,
-    /// The time-out that the ensemble gave.
+    /// The timeout that the ensemble gave.
     pub(crate) timeout: Duration,
     ledger: Mutex<Option<Known>>,
     /// Until when the ensemble surely keeps it.
@@ -88,7 +88,7 @@ impl Session {
 /// The session of one ttl, if there is one. Whoever opens a new one holds the lock meanwhile.
 type Class = Arc<AsyncMutex<Option<Arc<Session>>>>;
 
-/// The sessions of this process, by the time-out that was asked for, and the way to the next if one is lost.
+/// The sessions of this process, by the timeout that was asked for, and the way to the next if one is lost.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     options: ZooKeeperOptions,
@@ -114,7 +114,7 @@ impl Sessions {
         }
     }
 
-    /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another time-out.
+    /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another timeout.
     pub(crate) async fn usual(&self) -> Result<Arc<Session>> {
         self.open(self.options.usual_session()).await
     }
@@ -140,7 +140,7 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Close all sessions, at most for `bound`. What is not heard ends by its time-out.
+    /// Close all sessions, at most for `bound`. What is not heard ends by its timeout.
     pub(crate) async fn end(&self, bound: Duration) {
         let classes: Vec<Class> = locked(&self.classes).drain().map(|it| it.1).collect();
         let mut states = Vec::new();

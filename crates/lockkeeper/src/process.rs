@@ -1,7 +1,8 @@
 //! What the whole process shares: its locker and the name of the system it belongs to.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Error, Locker, Result};
 
 /// The first use settles it for good: one process must not take the same lock under two names.
@@ -27,7 +28,7 @@ static SETTING: Mutex<()> = Mutex::new(());
 /// [`Error::Invalid`] if there is a process-wide locker already, if locks were taken under another system
 /// name before, or if `system` is no system name.
 pub fn set_default(locker: Locker, system: Option<&str>) -> Result<()> {
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _setting = locked(&SETTING);
     if LOCKER.get().is_some() {
         return Err(Error::invalid(
             "the process has its locker already; set it once, where the program begins",

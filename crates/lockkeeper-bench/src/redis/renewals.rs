@@ -7,8 +7,9 @@ use lockkeeper_core::{Clock, Guard, Locker};
 use lockkeeper_servers::Redis;
 
 use super::rivals::TTL;
-use super::tally::{self, cpu_seconds, per};
+use super::tally::{self, cpu_seconds};
 use crate::Answer;
+use crate::measure::per;
 use crate::report::{Bound, Row};
 
 const LOCKS: u64 = 10_000;

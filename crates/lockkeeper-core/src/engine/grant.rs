@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
+use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::engine::leave::leave_in_background;
-use crate::engine::queue::{Ask, Hold};
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::engine::tenure::{Tenure, deadline};
@@ -38,19 +39,19 @@ pub(crate) fn tenure_of(
     if valid_until <= now {
         return Err(Useless::Late(keeper));
     }
-    let (key, ttl, place) = (key.clone(), keeper.ttl, keeper.place);
-    Ok(Arc::new(Tenure::new(key, ttl, place, grant, asked_at, valid_until)))
+    let Keeper { place, claim, .. } = keeper;
+    Ok(Arc::new(Tenure::new(key.clone(), claim.ttl, claim.load, place, grant, asked_at, valid_until)))
 }
 
 /// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.
 pub(crate) fn seat(engine: &Arc<Engine>, ask: &Ask, tenure: Arc<Tenure>, now: Moment) -> Result<Hold> {
-    let fence = tenure.fence();
-    let held = Hold::new(tenure, fence, now, ask.max_hold);
-    if let Err(held) = engine.queue.seat(held.clone(), ask.owner.clone()) {
+    let held = Hold::new(tenure, now, ask.max_hold, ask.owner.clone());
+    let Some(calls) = engine.queue.seat(&held) else {
         leave_in_background(engine, &held.tenure);
         return Err(Error::Closed);
-    }
-    rounds::include(engine, &held);
+    };
+    rounds::include(engine, &held.tenure, held.until);
+    engine.tell(calls);
     Ok(held)
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::engine::background::Background;
+use crate::engine::line::Calls;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
 use crate::error::{Error, Result};
@@ -57,6 +58,12 @@ impl Engine {
         for observer in &self.observers {
             let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(event)));
         }
+    }
+
+    /// Wake those whom the queue called, and see to it that the rounds look at what they were given.
+    pub(crate) fn tell(&self, calls: Calls) {
+        self.schedule.no_later_than(calls.due);
+        calls.wake();
     }
 
     /// The store answered somebody at this moment.

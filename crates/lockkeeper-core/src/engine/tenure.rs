@@ -13,22 +13,26 @@
 //! ```
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::error::LostReason;
 use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
+use crate::kit::locked;
 use crate::spi::backend::{self, DynPlace, Grant};
+use crate::spi::claim::Load;
 
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
+    pub(crate) load: Load,
     /// No store knows of it.
     pub(crate) is_private: bool,
     counter: u64,
@@ -105,6 +109,7 @@ impl Tenure {
     pub(crate) fn new(
         key: Key,
         ttl: Duration,
+        load: Load,
         place: Box<dyn DynPlace>,
         grant: &Grant,
         asked_at: Moment,
@@ -114,6 +119,7 @@ impl Tenure {
         Tenure {
             key,
             ttl,
+            load,
             is_private: false,
             counter: grant.counter,
             hand_ons: AtomicU64::new(0),
@@ -130,11 +136,12 @@ impl Tenure {
     }
 
     /// A tenure in a store that nobody else can reach: it has no place there and never expires.
-    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+    pub(crate) fn private(key: Key, ttl: Duration, load: Load, counter: u64) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         Tenure {
             key,
             ttl,
+            load,
             is_private: true,
             counter,
             hand_ons: AtomicU64::new(0),
@@ -150,6 +157,11 @@ impl Tenure {
         }
     }
 
+    /// Whether a caller who asks for this can have it as it is.
+    pub(crate) fn fits(&self, ask: &Ask) -> bool {
+        self.ttl == ask.ttl && self.load == ask.load
+    }
+
     /// The fence of the present guard.
     pub(crate) fn fence(&self) -> Fence {
         Fence::new(self.counter, self.hand_ons.load(Ordering::Relaxed))
@@ -159,14 +171,14 @@ impl Tenure {
         self.hand_ons.load(Ordering::Relaxed)
     }
 
-    /// The next guard's fence, or `None` when this tenure's numbers are used up.
-    pub(crate) fn next_fence(&self) -> Option<Fence> {
+    /// The next guard begins, with the next fence. `false` when this tenure's numbers are used up.
+    pub(crate) fn begin_next_guard(&self) -> bool {
         let next = self.hand_ons() + 1;
         if HAND_ON_MAX < next {
-            return None;
+            return false;
         }
         self.hand_ons.store(next, Ordering::SeqCst);
-        Some(Fence::new(self.counter, next))
+        true
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -191,6 +203,17 @@ impl Tenure {
 
     pub(crate) fn ask_at(&self) -> Moment {
         Moment::from_nanos(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    /// It goes on to serve callers of this process: ask within `span` whether somebody outside has begun to wait. When
+    /// that is, or [`Moment::NEVER`] if it was planned before or is known.
+    pub(crate) fn ask_within(&self, now: Moment, span: Duration) -> Moment {
+        if self.is_private || self.ask_at() != Moment::NEVER || self.wanted_since().is_some() {
+            return Moment::NEVER;
+        }
+        let at = now.after(span);
+        self.set_ask_at(at);
+        at
     }
 
     pub(crate) fn set_ask_at(&self, at: Moment) {
@@ -257,7 +280,7 @@ impl Tenure {
     }
 
     fn wake_listeners(&self) {
-        let listeners = self.rest().listeners.take();
+        let listeners = locked(&self.rest).listeners.take();
         listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
     }
 
@@ -269,7 +292,7 @@ impl Tenure {
         ticket: &mut Option<u64>,
         cx: &Context<'_>,
     ) -> Poll<LostReason> {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         self.listened.store(true, Ordering::SeqCst);
         // The next guard's loss is not ours.
         if Fence::new(self.counter, self.hand_ons.load(Ordering::SeqCst)) != fence {
@@ -294,19 +317,19 @@ impl Tenure {
     }
 
     pub(crate) fn stop_listening(&self, ticket: u64) {
-        if let Some(listeners) = &mut self.rest().listeners {
+        if let Some(listeners) = &mut locked(&self.rest).listeners {
             listeners.wakers.retain(|it| it.0 != ticket);
         }
     }
 
     /// Take the place for a renewal; `None` if it is out already or the tenure has ended.
     pub(crate) fn take_to_renew(&self) -> Option<Box<dyn DynPlace>> {
-        self.rest().place.take()
+        locked(&self.rest).place.take()
     }
 
     /// Bring the place back from a renewal.
     pub(crate) fn bring_back(&self, place: Box<dyn DynPlace>) -> Returned {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         if rest.ended {
             return Returned::Ended(place);
         }
@@ -316,7 +339,7 @@ impl Tenure {
 
     /// End the tenure.
     pub(crate) fn end(&self) -> End {
-        let mut rest = self.rest();
+        let mut rest = locked(&self.rest);
         rest.ended = true;
         let listeners = rest.listeners.take();
         let end = match rest.place.take() {
@@ -332,19 +355,15 @@ impl Tenure {
     /// Hear the answer to a leave that somebody else will do.
     pub(crate) fn when_left(&self) -> oneshot::Receiver<backend::Result<()>> {
         let (sender, receiver) = oneshot::channel();
-        self.rest().on_left = Some(sender);
+        locked(&self.rest).on_left = Some(sender);
         receiver
     }
 
     /// Tell whoever waits in [`Tenure::when_left`].
     pub(crate) fn tell_left(&self, answer: backend::Result<()>) {
-        if let Some(sender) = self.rest().on_left.take() {
+        if let Some(sender) = locked(&self.rest).on_left.take() {
             let _ = sender.send(answer);
         }
-    }
-
-    fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockkeeper_core::Moment;
+use lockkeeper_core::kit::locked;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 
 use super::flow::Flow;
-use super::{Direction, Kind, Rule, Shared, locked};
+use super::{Direction, Kind, Rule, Shared};
 
 const CHUNK: usize = 16 * 1024;
 /// Chunks kept per direction and connection; beyond that the sender has to wait, as with a full socket.

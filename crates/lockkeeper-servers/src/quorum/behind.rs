@@ -1,11 +1,12 @@
 //! Servers behind proxies: every backend that connects has its own, so that it can be cut off alone.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::kit::locked;
 
 use super::Quorum;
 use crate::proxy::{Proxy, Rule};
@@ -56,13 +57,13 @@ impl<Q: Quorum> Harness for Behind<Q> {
 
     async fn connect(&self) -> Q::Backend {
         let (backend, proxies) = self.join().await;
-        self.proxies.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{backend:?}"), proxies));
+        locked(&self.proxies).push((format!("{backend:?}"), proxies));
         backend
     }
 
     async fn crash(&self, backend: Q::Backend, places: Vec<<Q::Backend as Backend>::Place>) {
         let name = format!("{backend:?}");
-        let proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
+        let proxies = locked(&self.proxies);
         let (_, proxies) = proxies.iter().find(|it| it.0 == name).unwrap();
         // The heartbeat goes on, and nothing of it arrives any more.
         proxies.iter().for_each(|it| it.set_both(Rule::Drop));

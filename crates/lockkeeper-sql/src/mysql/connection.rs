@@ -5,11 +5,11 @@
 //! burst of commands and no want of connections comes between them and the server.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend;
-use lockkeeper_core::kit::caller_runtime;
+use lockkeeper_core::kit::{caller_runtime, locked};
 use lockkeeper_core::{Clock, Moment};
 use mysql_async::Row;
 use tokio::runtime::Handle;
@@ -170,10 +170,6 @@ impl Links {
         others.push((purpose, link.clone()));
         link
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Links {

@@ -3,9 +3,10 @@
 //! Whoever finds nobody under way goes at once, in its own task: a lone caller pays nothing for the company of others.
 
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -120,13 +121,9 @@ impl<I, O> Lane<I, O> {
         Lane(Mutex::new(State { waiting: Vec::new(), busy: false }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State<I, O>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Go at once with the item, or wait for an answer.
     fn enter(&self, item: I) -> std::result::Result<I, oneshot::Receiver<Result<O>>> {
-        let mut state = self.state();
+        let mut state = locked(&self.0);
         if !std::mem::replace(&mut state.busy, true) {
             return Ok(item);
         }
@@ -135,18 +132,18 @@ impl<I, O> Lane<I, O> {
 
     /// Wait for the next statement.
     fn wait(&self, item: I) -> oneshot::Receiver<Result<O>> {
-        self.state().wait(item)
+        locked(&self.0).wait(item)
     }
 
     /// Rest if nobody waits. `false` means that somebody does.
     fn rest(&self) -> bool {
-        let mut state = self.state();
+        let mut state = locked(&self.0);
         state.busy = !state.waiting.is_empty();
         !state.busy
     }
 
     fn take(&self, most: usize) -> Option<Vec<Waiting<I, O>>> {
-        let mut state = self.state();
+        let mut state = locked(&self.0);
         if state.waiting.is_empty() {
             state.busy = false;
             return None;
@@ -157,7 +154,7 @@ impl<I, O> Lane<I, O> {
 
     /// Nobody will send any more.
     fn clear(&self) {
-        let mut state = self.state();
+        let mut state = locked(&self.0);
         state.waiting.clear();
         state.busy = false;
     }

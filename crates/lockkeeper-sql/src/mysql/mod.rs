@@ -99,6 +99,11 @@ impl Mysql {
         cleaner::start(&store);
         Ok(Mysql(store))
     }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &MysqlOptions {
+        &self.0.links.options
+    }
 }
 
 impl Backend for Mysql {

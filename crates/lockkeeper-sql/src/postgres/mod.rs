@@ -102,6 +102,11 @@ impl Postgres {
         store.links.prepare("preparing the tables").await?;
         Ok(Postgres(store))
     }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &PostgresOptions {
+        &self.0.links.shared.options
+    }
 }
 
 impl Backend for Postgres {

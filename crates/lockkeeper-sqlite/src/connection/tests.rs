@@ -23,8 +23,8 @@ fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
 }
 
 /// A thread that is not yet running, so that requests can wait for it together.
-fn wire(file: File) -> (Wire, Thread) {
-    Thread::wired(file).unwrap()
+fn worker(file: File) -> (Worker, Thread) {
+    Thread::with_worker(file).unwrap()
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -43,11 +43,11 @@ fn what_waits_together_is_committed_together() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let file = File::open(SqliteOptions::new(&path)).unwrap();
-    let (wire, thread) = wire(file);
+    let (worker, thread) = worker(file);
     let claims: Vec<_> = (0..100).map(|it| claim(&format!("key {}", it / 2))).collect();
     let before = commits(&path);
     let mut cx = Context::from_waker(Waker::noop());
-    let mut turns: Vec<_> = claims.iter().map(|it| Box::pin(wire.ask(ask_turn(it)))).collect();
+    let mut turns: Vec<_> = claims.iter().map(|it| Box::pin(worker.ask(ask_turn(it)))).collect();
     for turn in &mut turns {
         assert!(turn.as_mut().poll(&mut cx).is_pending());
     }
@@ -58,7 +58,7 @@ fn what_waits_together_is_committed_together() {
     }
     assert_eq!(held, 50, "each has its own answer");
     assert_eq!(commits(&path) - before, 1);
-    drop(wire);
+    drop(worker);
     server.join().unwrap();
 }
 
@@ -66,21 +66,21 @@ fn what_waits_together_is_committed_together() {
 fn a_renewal_goes_before_all_who_ask_for_more() {
     let folder = tempfile::tempdir().unwrap();
     let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
-    let (wire, mut thread) = wire(file);
+    let (worker, mut thread) = worker(file);
     let held = claim("held before");
     let mut cx = Context::from_waker(Waker::noop());
-    let mut first = Box::pin(wire.ask(ask_turn(&held)));
+    let mut first = Box::pin(worker.ask(ask_turn(&held)));
     assert!(first.as_mut().poll(&mut cx).is_pending());
     assert!(thread.take());
     assert!(matches!(block_on(first).unwrap().turn, Turn::Held(_)));
     // More than fit into two transactions, and then the renewal.
     let crowd: Vec<_> = (0..2 * BATCH_MAX).map(|it| claim(&format!("key {it}"))).collect();
-    let mut turns: Vec<_> = crowd.iter().map(|it| Box::pin(wire.ask(ask_turn(it)))).collect();
+    let mut turns: Vec<_> = crowd.iter().map(|it| Box::pin(worker.ask(ask_turn(it)))).collect();
     for turn in &mut turns {
         assert!(turn.as_mut().poll(&mut cx).is_pending());
     }
     let asked = Clock::boot().now();
-    let mut renewal = Box::pin(wire.ask(AskRenew(held)));
+    let mut renewal = Box::pin(worker.ask(AskRenew(held)));
     assert!(renewal.as_mut().poll(&mut cx).is_pending());
     assert!(thread.take());
     let Renewal::Held { sent_at: Some(renewed_at), .. } = block_on(renewal).unwrap() else {
@@ -97,11 +97,11 @@ fn a_renewal_goes_before_all_who_ask_for_more() {
 fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
-    let (wire, thread) = wire(file);
+    let (worker, thread) = worker(file);
     let good = claim("good");
     let bad = Arc::new((*claim("bad")).clone().load(Load::new(2, 1)));
     let mut cx = Context::from_waker(Waker::noop());
-    let mut turns: Vec<_> = [&good, &bad].map(|it| Box::pin(wire.ask(ask_turn(it)))).into();
+    let mut turns: Vec<_> = [&good, &bad].map(|it| Box::pin(worker.ask(ask_turn(it)))).into();
     for turn in &mut turns {
         assert!(turn.as_mut().poll(&mut cx).is_pending());
     }
@@ -109,7 +109,7 @@ fn one_that_fails_does_not_take_the_others_of_its_batch_with_it() {
     assert!(block_on(turns.pop().unwrap()).is_err());
     assert!(matches!(block_on(turns.pop().unwrap()).unwrap().turn, Turn::Held(_)));
     drop(turns);
-    drop(wire);
+    drop(worker);
     server.join().unwrap();
 }
 
@@ -119,12 +119,12 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     let path = folder.path().join("locks.db");
     let file = File::open(SqliteOptions::new(&path)).unwrap();
     file.connection().query_row("PRAGMA max_page_count = 20", [], |_| Ok(())).unwrap();
-    let (wire, thread) = wire(file);
+    let (worker, thread) = worker(file);
     let server = std::thread::spawn(move || thread.serve());
     let mut claims = Vec::new();
     let fault = loop {
         let next = claim(&format!("{:0>500}", claims.len()));
-        match block_on(wire.ask(ask_turn(&next))) {
+        match block_on(worker.ask(ask_turn(&next))) {
             Ok(answer) => assert!(matches!(answer.turn, Turn::Held(_))),
             Err(fault) => break fault,
         }
@@ -135,13 +135,13 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     assert!(fault.to_string().contains("disk is full"), "{fault}");
     // Those who hold keep what they have, and can go on and give it up.
     for claim in &claims {
-        assert!(matches!(block_on(wire.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
+        assert!(matches!(block_on(worker.ask(AskRenew(claim.clone()))).unwrap(), Renewal::Held { .. }));
     }
     for claim in &claims {
-        block_on(wire.ask(AskLeave { claim: claim.clone(), wanted: false })).unwrap();
+        block_on(worker.ask(AskLeave { claim: claim.clone(), wanted: false })).unwrap();
     }
-    assert!(matches!(block_on(wire.ask(ask_turn(&claims[0]))).unwrap().turn, Turn::Held(_)));
-    drop(wire);
+    assert!(matches!(block_on(worker.ask(ask_turn(&claims[0]))).unwrap().turn, Turn::Held(_)));
+    drop(worker);
     server.join().unwrap();
     assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
 }
@@ -150,7 +150,7 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
 fn whoever_leaves_rings_for_the_one_it_lets_in_and_for_one_who_only_has_to_ask() {
     let folder = tempfile::tempdir().unwrap();
     let open = || File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
-    let ((far, other), (near, mut thread)) = (wire(open()), wire(open()));
+    let ((far, other), (near, mut thread)) = (worker(open()), worker(open()));
     let server = std::thread::spawn(move || other.serve());
     let mut cx = Context::from_waker(Waker::noop());
     thread.bell.need(thread.clock.now());

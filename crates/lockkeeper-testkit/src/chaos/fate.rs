@@ -1,8 +1,10 @@
 //! Fates: what becomes of one call, planned by a script or drawn by odds.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use lockkeeper_core::kit::locked;
 
 use crate::chance::Chance;
 
@@ -109,12 +111,12 @@ pub struct Script(Arc<Mutex<VecDeque<(Verb, Fate)>>>);
 impl Script {
     /// Plan the fate of the next call of `verb` that has none yet.
     pub fn then(&self, verb: Verb, fate: Fate) -> &Self {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((verb, fate));
+        locked(&self.0).push_back((verb, fate));
         self
     }
 
     pub(super) fn next(&self, verb: Verb) -> Fate {
-        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = locked(&self.0);
         let at = plan.iter().position(|it| it.0 == verb);
         at.and_then(|it| plan.remove(it)).map_or(Fate::OK, |it| it.1)
     }

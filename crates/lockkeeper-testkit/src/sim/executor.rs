@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Wake, Waker};
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment, Spawn, Task};
 
 use crate::chance::Chance;
@@ -71,17 +72,17 @@ impl Executor {
 
     /// Stop a process until it is resumed. Its clock goes on.
     pub fn pause(&self, id: ProcessId) {
-        self.lock().paused.insert(id);
+        locked(&self.state).paused.insert(id);
     }
 
     /// Let a paused process go on.
     pub fn resume(&self, id: ProcessId) {
-        self.lock().paused.remove(&id);
+        locked(&self.state).paused.remove(&id);
     }
 
     /// End a process between two steps. Nothing of it is dropped: a dead process runs no destructors.
     pub fn crash(&self, id: ProcessId) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.dead.insert(id);
         let of_it: Vec<u64> =
             state.tasks.iter().filter(|(_, it)| it.process == id).map(|(&id, _)| id).collect();
@@ -92,7 +93,7 @@ impl Executor {
 
     /// How many steps have been taken; with the seed, a fingerprint of the run.
     pub fn steps(&self) -> u64 {
-        self.lock().steps
+        locked(&self.state).steps
     }
 
     /// Run until `done`, at most until `until`, and look at the world after every step.
@@ -114,12 +115,12 @@ impl Executor {
 
     /// Poll one task that can go on, if there is one.
     fn step(&self) -> bool {
-        let Some((id, mut task)) = self.lock().pick() else {
+        let Some((id, mut task)) = locked(&self.state).pick() else {
             return false;
         };
         let waker = Waker::from(Arc::new(Alarm { id, state: Arc::downgrade(&self.state) }));
         if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            let mut state = self.lock();
+            let mut state = locked(&self.state);
             match state.tasks.get_mut(&id) {
                 Some(slot) => slot.task = Some(task),
                 // It ended its own process.
@@ -128,13 +129,9 @@ impl Executor {
         } else {
             // Dropped before it is forgotten, and outside the lock: a drop may wake or spawn.
             drop(task);
-            self.lock().tasks.remove(&id);
+            locked(&self.state).tasks.remove(&id);
         }
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -180,7 +177,7 @@ impl Process {
 impl Spawn for Process {
     fn spawn(&self, task: Task) {
         let Some(state) = self.state.upgrade() else { return };
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&state);
         if state.dead.contains(&self.id) {
             std::mem::forget(task);
             return;
@@ -200,7 +197,7 @@ struct Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         if let Some(state) = self.state.upgrade() {
-            state.lock().unwrap_or_else(PoisonError::into_inner).wake(self.id);
+            locked(&state).wake(self.id);
         }
     }
 }

@@ -6,11 +6,12 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock, Spawn};
 use tokio::sync::oneshot;
@@ -55,7 +56,7 @@ impl<B: Backend> Post<B> {
 
     /// From now on every letter is quick.
     pub fn heal(&self) {
-        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut delays = locked(&self.delays);
         delays.slow = 0;
     }
 }
@@ -113,7 +114,7 @@ impl<B: Backend> PostPlace<B> {
         V: for<'p> FnOnce(&'p mut B::Place) -> Answer<'p, T> + Send + 'static,
     {
         let (there, back) = {
-            let mut delays = self.post.delays.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut delays = locked(&self.post.delays);
             (delays.draw(), delays.draw())
         };
         let (inner, claim, clock) = (self.post.inner.clone(), self.claim.clone(), self.post.clock.clone());

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::backend::Backend;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Spawn};
 
 use super::Scenario;
@@ -54,6 +55,6 @@ impl Way {
     }
 
     fn fork(&self) -> Chance {
-        self.chance.lock().unwrap_or_else(PoisonError::into_inner).fork()
+        locked(&self.chance).fork()
     }
 }

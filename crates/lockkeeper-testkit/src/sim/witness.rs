@@ -1,8 +1,9 @@
 //! The witness: looks at every guard in the world after every step, and knows what must never be.
 
 use std::ops::AddAssign;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Fence, Guard};
 
 use super::executor::ProcessId;
@@ -64,7 +65,7 @@ impl AddAssign for Counts {
 impl Witness {
     /// A user received a guard. `prompt`: its process was not paused while it waited.
     pub fn received(&self, process: ProcessId, guard: Guard, prompt: bool) -> Arc<Guard> {
-        let mut book = self.book();
+        let mut book = locked(&self.0);
         let (fence, valid) = (guard.fence(), guard.is_valid());
         book.counts.granted += 1;
         if prompt && !valid {
@@ -88,7 +89,7 @@ impl Witness {
             // The outer one was over: this is a grant like any other.
             return self.received(process, inner, false);
         }
-        let mut book = self.book();
+        let mut book = locked(&self.0);
         book.counts.reentered += 1;
         if inner.fence() != outer.fence() {
             let (outer, inner) = (outer.fence(), inner.fence());
@@ -99,24 +100,24 @@ impl Witness {
 
     /// A guard goes to another task of its process.
     pub fn passed_on(&self, process: ProcessId, guard: Guard) -> Arc<Guard> {
-        self.book().see(process, guard)
+        locked(&self.0).see(process, guard)
     }
 
     /// A process died: nobody is left to believe in its guards.
     pub fn crashed(&self, process: ProcessId) {
-        let mut book = self.book();
+        let mut book = locked(&self.0);
         book.counts.crashed += 1;
         book.guards.retain(|it| it.process != process);
     }
 
     /// Count something.
     pub fn count(&self, what: impl FnOnce(&mut Counts)) {
-        what(&mut self.book().counts);
+        what(&mut locked(&self.0).counts);
     }
 
     /// Look at every guard: at most one tenure may be valid, and what is over stays over.
     pub fn look(&self) {
-        let mut book = self.book();
+        let mut book = locked(&self.0);
         let mut valid: Option<(ProcessId, Fence)> = None;
         let mut accusation = None;
         book.guards.retain_mut(|it| {
@@ -147,21 +148,17 @@ impl Witness {
 
     /// Say that something is wrong. The first word counts: what follows may only be its echo.
     pub fn accuse(&self, what: String) {
-        self.book().accuse(what);
+        locked(&self.0).accuse(what);
     }
 
     /// What is wrong, if anything.
     pub fn verdict(&self) -> Option<String> {
-        self.book().verdict.clone()
+        locked(&self.0).verdict.clone()
     }
 
     /// What happened so far.
     pub fn counts(&self) -> Counts {
-        self.book().counts
-    }
-
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).counts
     }
 }
 

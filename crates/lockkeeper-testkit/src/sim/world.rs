@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Key, Locker, LockerBuilder, Moment, Spawn};
 
 use super::executor::{Ended, Executor, Process, ProcessId};
@@ -231,10 +232,10 @@ impl<S: Inspect + Clone> World<S> {
     }
 
     fn fork(&self) -> Chance {
-        self.chance.lock().unwrap_or_else(PoisonError::into_inner).fork()
+        locked(&self.chance).fork()
     }
 
     fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
-        self.population.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.population)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Load, Moment};
 use tokio::sync::Notify;
 
@@ -58,10 +59,6 @@ impl Toy {
         self.flaw == flaw
     }
 
-    fn locked(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn row_of(&self, key: &Key) -> String {
         let name = key.as_str();
         match self.flaw {
@@ -94,7 +91,7 @@ impl Backend for Toy {
         if self.is(Flaw::EnteringNeedsARuntime) {
             let _ = tokio::runtime::Handle::current();
         }
-        let mut store = self.locked();
+        let mut store = locked(&self.store);
         store.places += 1;
         let twin = if self.is(Flaw::TwinIsAStranger) { store.places } else { 0 };
         drop(store);
@@ -136,7 +133,7 @@ impl ToyPlace {
 
     fn with_row<T>(&self, f: impl FnOnce(&mut Row, Moment) -> T) -> T {
         let (toy, now) = (&self.toy, self.toy.clock.now());
-        let mut store = toy.locked();
+        let mut store = locked(&toy.store);
         let mut counter = store.counter;
         let name = toy.row_of(&self.claim.key);
         let row = store.rows.entry(name.clone()).or_default();
@@ -349,7 +346,7 @@ impl Inspect for Toy {
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let mut store = self.locked();
+        let mut store = locked(&self.store);
         let Some(row) = store.rows.get_mut(&self.row_of(key)) else {
             return Ok(None);
         };
@@ -363,7 +360,7 @@ impl Inspect for Toy {
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let mut store = self.locked();
+        let mut store = locked(&self.store);
         let Some(row) = store.rows.get_mut(&self.row_of(key)) else {
             return Ok(Vec::new());
         };

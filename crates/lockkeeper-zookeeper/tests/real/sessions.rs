@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(4);
 /// Sessions that nobody uses are kept for a minute.
 const IDLE_MAX: Duration = Duration::from_secs(240);
 
-/// The time-outs of all sessions, by the server's own list, smallest first.
+/// The timeouts of all sessions, by the server's own list, smallest first.
 async fn time_outs(server: &Server) -> Vec<u64> {
     let list = server.word("cons").await.unwrap();
     let mut found: Vec<u64> =

@@ -36,7 +36,14 @@ const STORES: &[(&str, &[&str])] = &[
 
 /// Whether a file is part of what users build.
 pub(super) fn ships(name: &str) -> bool {
-    let ours = ["lockkeeper-testkit", "lockkeeper-servers", "lockkeeper-bench", "lockkeeper-book", "xtask"];
+    let ours = [
+        "lockkeeper-testkit",
+        "lockkeeper-servers",
+        "lockkeeper-bench",
+        "lockkeeper-book",
+        "lockkeeper-redlock-model",
+        "xtask",
+    ];
     name.starts_with("crates/")
         && name.contains("/src/")
         && !ours.iter().any(|it| name.starts_with(&format!("crates/{it}/")))

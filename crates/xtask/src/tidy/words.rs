@@ -20,6 +20,7 @@ const TAKEN: &[(&str, &str)] = &[
     ("Proof", "crates/lockkeeper-core/src/kit/"),
     ("Record", "crates/lockkeeper-core/src/kit/"),
     ("Seat", "crates/lockkeeper-redlock/"),
+    ("Wire", "crates/lockkeeper-sql/src/postgres/"),
 ];
 
 /// Where a banned word is somebody else's, or quoted.

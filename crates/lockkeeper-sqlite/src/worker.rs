@@ -18,7 +18,7 @@ use crate::connection::{Asked, Request, Thread, Verb};
 use crate::fault::Result;
 use crate::file::File;
 use crate::options::SqliteOptions;
-use crate::pace::{Pace, Usual, spin};
+use crate::spin::{Spin, Usual, spin};
 use crate::wake::Watch;
 
 /// How long a caller spins before it lets other tasks run.
@@ -26,41 +26,41 @@ const SPIN_BURST: Duration = Duration::from_micros(50);
 
 /// The way to the thread. When the last one is dropped, the thread closes the file and ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire(Arc<End>);
+pub(crate) struct Worker(Arc<End>);
 
-/// What all clones of a wire share.
+/// What all clones of a worker share.
 #[derive(Debug)]
 struct End {
     requests: Sender<Request>,
     /// After the sender: when both are dropped the thread wakes up and sees that it is over.
     caller: Caller,
     number: Number,
-    paces: Arc<Paces>,
+    spins: Arc<Spins>,
     /// Where the thread is.
     made_in: Origin,
 }
 
-/// What both ends of the wire know about each other's speed.
+/// What both ends of the worker know about each other's speed.
 #[derive(Debug, Default)]
-pub(crate) struct Paces {
+pub(crate) struct Spins {
     pub(crate) usual: Usual,
-    answers: Pace,
-    pub(crate) requests: Pace,
+    answers: Spin,
+    pub(crate) requests: Spin,
 }
 
-impl Wire {
-    pub(crate) fn new(requests: Sender<Request>, caller: Caller, number: Number, paces: Arc<Paces>) -> Self {
-        Wire(Arc::new(End { requests, caller, number, paces, made_in: Origin::here() }))
+impl Worker {
+    pub(crate) fn new(requests: Sender<Request>, caller: Caller, number: Number, spins: Arc<Spins>) -> Self {
+        Worker(Arc::new(End { requests, caller, number, spins, made_in: Origin::here() }))
     }
 
     /// Start the thread and open the file on it; `opened` is told how that went.
     pub(crate) fn start(
         options: SqliteOptions,
-        opened: impl FnOnce(Result<Wire>) + Send + 'static,
+        opened: impl FnOnce(Result<Worker>) + Send + 'static,
     ) -> std::io::Result<()> {
-        let open = move || match File::open(options).and_then(Thread::wired) {
-            Ok((wire, thread)) => {
-                opened(Ok(wire));
+        let open = move || match File::open(options).and_then(Thread::with_worker) {
+            Ok((worker, thread)) => {
+                opened(Ok(worker));
                 thread.serve();
             }
             Err(trouble) => opened(Err(trouble)),
@@ -86,20 +86,20 @@ impl Wire {
 
     /// Await the answer; at first without going to sleep, but letting other tasks run.
     async fn spin_for<T>(&self, mut answer: oneshot::Receiver<T>) -> Result<T, oneshot::error::RecvError> {
-        let (clock, pace) = (Clock::boot(), &self.0.paces.answers);
-        let mut spin_until = pace.spin_until(self.0.paces.usual.get(), clock.now());
+        let (clock, spins) = (Clock::boot(), &self.0.spins.answers);
+        let mut spin_until = spins.spin_until(self.0.spins.usual.get(), clock.now());
         poll_fn(|cx| {
             if let Some(until) = spin_until {
                 let burst = clock.now().after(SPIN_BURST).min(until);
                 if spin(&clock, burst, || (!answer.is_empty() || answer.is_terminated()).then_some(()))
                     .is_some()
                 {
-                    pace.hit();
+                    spins.hit();
                 } else if clock.now() < until {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 } else {
-                    pace.miss();
+                    spins.miss();
                 }
                 spin_until = None;
             }

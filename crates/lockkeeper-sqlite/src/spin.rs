@@ -13,13 +13,13 @@ const MISSES_MAX: u32 = 5;
 
 /// Whether to spin, learnt from how often it was in vain: on a busy machine it always is.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct Spin {
     misses: AtomicU32,
     /// How many more times to sleep at once.
     skips: AtomicU32,
 }
 
-impl Pace {
+impl Spin {
     /// Until when to spin for something that usually takes `usual`. `None`: sleep at once.
     pub(crate) fn spin_until(&self, usual: Duration, now: Moment) -> Option<Moment> {
         if SPIN_MAX < usual || !has_cores() {
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn whoever_spins_in_vain_spins_less_and_less() {
-        let (pace, now, usual) = (Pace::default(), Moment::from_nanos(0), Duration::from_micros(10));
+        let (spin, now, usual) = (Spin::default(), Moment::from_nanos(0), Duration::from_micros(10));
         let mut spins = 0;
         for _ in 0..10_000 {
-            if pace.spin_until(usual, now).is_some() {
+            if spin.spin_until(usual, now).is_some() {
                 spins += 1;
-                pace.miss();
+                spin.miss();
             }
         }
         assert!(spins <= 10_000 / (1 << MISSES_MAX) + MISSES_MAX, "{spins} spins");
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn nobody_spins_for_what_takes_long() {
-        assert_eq!(Pace::default().spin_until(SPIN_MAX * 2, Moment::from_nanos(0)), None);
+        assert_eq!(Spin::default().spin_until(SPIN_MAX * 2, Moment::from_nanos(0)), None);
     }
 
     #[test]

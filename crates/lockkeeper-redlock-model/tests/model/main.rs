@@ -8,7 +8,7 @@
 //! A call that waits in the network is not modelled as a letter: it is simply not yet made, or never. That is the
 //! same set of orders with far fewer worlds.
 //!
-//! The model is the protocol of `src/place.rs`, with a switch for each of its precautions. With all of them no
+//! The model is the protocol of `place.rs` in `lockkeeper-redlock`, with a switch for each of its precautions. With all of them no
 //! order of events gives two holders or a fence that does not grow. Without any one of them there is such
 //! an order, and the checker must find it: otherwise it would prove nothing.
 
