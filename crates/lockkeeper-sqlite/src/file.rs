@@ -22,6 +22,10 @@ use crate::schema;
 const WAL_PAGES: i64 = 1000;
 const WAL_BYTES_MAX: i64 = 8 << 20;
 
+/// Between attempts there is at least so many times the span that one took, but not more than that.
+const ATTEMPT_SHARE: u32 = 16;
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
 /// A file, by its device and its number there.
 pub(crate) type Identity = (u64, u64);
 
@@ -254,14 +258,18 @@ impl Pauses {
         let clock = Clock::boot();
         let mut began = None;
         loop {
+            let tried = clock.now();
             match what() {
                 Err(trouble) if trouble.is_busy() => {
                     let now = clock.now();
                     if deadline <= now {
                         return Err(trouble);
                     }
-                    let waited = now - *began.get_or_insert(now);
-                    pause_thread(self.next(waited).min(deadline - now));
+                    let waited = now - *began.get_or_insert(tried);
+                    // On a machine that is short of time an attempt takes long. Were all to repeat theirs at once, the one
+                    // whom they wait for would not get on.
+                    let pause = self.next(waited).max((now - tried) * ATTEMPT_SHARE);
+                    pause_thread(pause.min(PAUSE_MAX).min(deadline - now));
                 }
                 result => return result,
             }
