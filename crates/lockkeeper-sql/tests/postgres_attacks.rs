@@ -106,7 +106,7 @@ async fn no_setting_of_the_user_matters() {
         )
         .await
         .unwrap();
-    let turn = "SELECT lockkeeper.lockkeeper_turn_2('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL)";
+    let turn = "SELECT lockkeeper.lockkeeper_turn_2('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL, false)";
     client.batch_execute(&format!("SET standard_conforming_strings = on; {turn}")).await.unwrap();
     let row = client.query_one("SHOW synchronous_commit", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "on");
