@@ -64,9 +64,10 @@ END $$;
 -- past the first who does not fit or who does not know yet that it is in: counters are given in the order of
 -- the line. Whoever is inside stands before all who wait, so the walk ends at the first who must wait, however
 -- many stand behind. The expired are forgotten when the walk meets them. Tells about the line as p_id sees it,
--- who hears of it now.
+-- who hears of it now. Nobody is left up to the number p_from: rows that are deleted and not yet forgotten by the
+-- server need not be read.
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_settle_2(
-    p_lock bytea, p_id bytea,
+    p_lock bytea, p_id bytea, p_from bigint,
     OUT now bigint, OUT in_use bigint, OUT room bigint, OUT waits boolean, OUT untold boolean,
     OUT mine bigint, OUT mine_counter bigint, OUT front bigint)
 LANGUAGE plpgsql AS $$
@@ -83,7 +84,7 @@ BEGIN
     END IF;
     FOR it IN
         SELECT c.seq, c.id, c.held, c.counter, c.expires, c.weight, c.capacity, c.wake
-        FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock ORDER BY c.seq
+        FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_from ORDER BY c.seq
     LOOP
         IF it.expires <= now THEN
             -- A renewal does not lock the line. Whoever is renewed at this moment survives this DELETE.
@@ -152,8 +153,20 @@ BEGIN
         SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
         RETURNING l.counter INTO number;
     END IF;
-    -- A free lock, which is what most are: nobody holds and nobody waits.
     now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF p_seq > 0 THEN
+        -- Whoever left has let us in, and now we are told. Who has the room for itself is the first of the line.
+        UPDATE @SCHEMA@.lockkeeper_claim AS c
+        SET expires = now + p_ttl, counter = CASE c.counter WHEN 0 THEN number ELSE c.counter END, wake = p_wake
+        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held AND c.expires > now
+            AND c.weight >= c.capacity
+        RETURNING c.counter INTO number;
+        IF FOUND THEN
+            PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_seq LIMIT 1;
+            RETURN ARRAY[1, number, FOUND::integer, 0, 0, 0, p_seq, 0, 0, 0];
+        END IF;
+    END IF;
+    -- A free lock, which is what most are: nobody holds and nobody waits.
     INSERT INTO @SCHEMA@.lockkeeper_claim
     SELECT p_lock, number, p_id, true, number, now + p_ttl, now, p_weight, p_capacity, p_host, p_pid, p_owner,
         p_note, p_wake
@@ -162,7 +175,7 @@ BEGIN
     IF FOUND THEN
         RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
     END IF;
-    SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+    SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
     IF line.mine IS NOT NULL THEN
         -- Whoever left has let us in, and now we are told: of several in one room, the last told has the largest.
         IF line.mine_counter = 0 THEN
@@ -204,7 +217,7 @@ BEGIN
         WHERE c.lock = p_lock AND c.seq = place;
     ELSE
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = place;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
     END IF;
     -- Of a long line only so much is counted while it is locked.
     SELECT count(*), count(*) FILTER (WHERE NOT a.held) INTO ahead, ahead_waiting FROM (
@@ -270,19 +283,24 @@ END $$;
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_2(p_lock bytea, p_id bytea, p_seq bigint, p_bell bigint)
 RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    first bigint;
 BEGIN
     PERFORM @SCHEMA@.lockkeeper_durable_2();
     UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE l.lock = p_lock;
     IF p_seq > 0 THEN
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id;
+        -- Nobody stood before whoever had the room for itself.
+        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id
+        RETURNING CASE WHEN c.held AND c.weight >= c.capacity THEN c.seq ELSE 0 END INTO first;
     ELSE
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.id = p_id;
     END IF;
-    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock LIMIT 1;
+    first := coalesce(first, 0);
+    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > first LIMIT 1;
     IF FOUND THEN
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, first);
     END IF;
     IF p_bell = pg_backend_pid() THEN
         PERFORM pg_advisory_unlock(@SCHEMA@.lockkeeper_bell_2(p_id));
@@ -422,14 +440,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea);
+    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
     FOR it IN DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.held RETURNING c.* LOOP
         IF it.wake IS NOT NULL THEN
             PERFORM pg_notify(it.wake, encode(it.id, 'hex'));
         END IF;
         RETURN NEXT it;
     END LOOP;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea);
+    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
 END $$;
 
 -- Remove what dead processes left, of at most p_most lines, and as many lock rows that nobody has used for p_idle.
@@ -458,7 +476,7 @@ BEGIN
         GET DIAGNOSTICS locks = ROW_COUNT;
         claims := claims + locks;
         lines := lines + 1;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(it.lock, ''::bytea);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(it.lock, ''::bytea, 0);
     END LOOP;
     -- A turn that takes such a row at this moment gives it a present counter, and the row is then spared.
     DELETE FROM @SCHEMA@.lockkeeper_lock AS d USING (
