@@ -3,7 +3,6 @@
 
 mod etcd;
 mod hand_off;
-mod measure;
 mod zookeeper;
 
 use crate::Outcome;

@@ -66,7 +66,7 @@ fn uncontended(runtime: &Runtime) -> Row {
     Row::of_times(
         "in-process lock + unlock, uncontended, 1,000 names, beside a sharded map of `tokio::sync::Mutex`",
         beside(OPS, ours, theirs),
-        3.0,
+        2.0,
     )
 }
 

@@ -1,26 +1,21 @@
 //! What a crowd costs: one lock that many processes wait for, and thousands of names that one process wants at once.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Locker;
-use lockkeeper_core::{Clock, Moment};
-use lockkeeper_testkit::servers;
+use lockkeeper_core::Clock;
+use lockkeeper_servers as servers;
 use tokio::runtime::Runtime;
 
+use crate::crowd::{self, Parties, Plan};
 use crate::report::{Bound, Row, say};
 use crate::{Answer, Outcome};
 
-/// The word that makes this program a worker.
-pub(crate) const WORKER: &str = "load";
-
 /// How many processes wait; the first is what the last is compared with.
-const CROWDS: [u32; 3] = [10, 50, 200];
-/// The processes take turns for this long before anything counts, and then for as long as is measured.
-const SETTLE: Duration = Duration::from_secs(3);
+const CROWDS: [usize; 3] = [10, 50, 200];
+/// The processes take turns for as long as this.
 const MEASURE: Duration = Duration::from_secs(8);
 
 const NAMES: u32 = 8_000;
@@ -110,115 +105,28 @@ fn redis(runtime: &Runtime) -> Answer<Site> {
 }
 
 fn waiting_at(site: &Site) -> Answer<Vec<Row>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut seen = Vec::new();
     for processes in CROWDS {
-        seen.push(crowd(&site.url, processes)?);
+        let plan = Plan { rival: "ours", url: &site.url, key: "crowd", ttl: crowd::TTL, processes, tasks: 1 };
+        seen.push(runtime.block_on(async { Parties::start(plan).await?.fight(MEASURE).await })?);
     }
     let [few, some, many] = &seen[..] else { return Err("a crowd is missing".into()) };
     Ok(vec![Row {
         what: site.waiting,
         ours: format!("{:.0}/s", many.rate()),
         theirs: format!("{:.0}/s", few.rate()),
-        ratio: if many.refused == 0 { many.rate() / few.rate() } else { 0.0 },
+        ratio: if many.refused() == 0 { many.rate() / few.rate() } else { 0.0 },
         bound: Bound::AtLeast(0.8),
         note: format!(
             "{:.0}/s with 50; refused {}; Jain index {:.2}, {:.2} and {:.2}",
             some.rate(),
-            many.refused,
+            many.refused(),
             few.jain(),
             some.jain(),
             many.jain()
         ),
     }])
-}
-
-/// What a crowd did while it was measured.
-#[derive(Default)]
-struct Crowd {
-    guards: Vec<u32>,
-    refused: u32,
-}
-
-impl Crowd {
-    fn rate(&self) -> f64 {
-        self.guards.iter().map(|it| f64::from(*it)).sum::<f64>() / MEASURE.as_secs_f64()
-    }
-
-    /// How evenly the processes were served.
-    fn jain(&self) -> f64 {
-        let each = || self.guards.iter().map(|it| f64::from(*it));
-        let (sum, squares): (f64, f64) = (each().sum(), each().map(|it| it * it).sum());
-        let processes = f64::from(u32::try_from(self.guards.len()).unwrap_or(u32::MAX));
-        if squares == 0.0 { 0.0 } else { sum * sum / (processes * squares) }
-    }
-}
-
-struct Member {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Member {
-    fn start(url: &str) -> Answer<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let mut child = command.args([WORKER, url]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let input = child.stdin.take().ok_or("a worker has no input")?;
-        let output = BufReader::new(child.stdout.take().ok_or("a worker has no output")?);
-        Ok(Member { child, input, output })
-    }
-}
-
-fn crowd(url: &str, processes: u32) -> Answer<Crowd> {
-    let mut members: Vec<Member> = (0..processes).map(|_| Member::start(url)).collect::<Answer<_>>()?;
-    for member in &mut members {
-        member.output.read_line(&mut String::new())?;
-    }
-    // All measure the same span, by the clock that they share.
-    let from = Clock::boot().now().after(SETTLE);
-    for member in &mut members {
-        writeln!(member.input, "{}", from.as_nanos())?;
-    }
-    let mut crowd = Crowd::default();
-    for mut member in members {
-        let mut told = String::new();
-        member.output.read_to_string(&mut told)?;
-        if !member.child.wait()?.success() {
-            return Err("a worker failed".into());
-        }
-        let mut numbers = told.split_whitespace().map(str::parse::<u32>);
-        let mut next = || numbers.next().ok_or("a worker said too little");
-        crowd.guards.push(next()??);
-        crowd.refused += next()??;
-    }
-    Ok(crowd)
-}
-
-/// What a worker does: `URL`. It takes and gives back one lock until the span that its parent names is over.
-pub(crate) fn work(args: &[String]) -> Answer<()> {
-    let [url] = args else { return Err("usage: load URL".into()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let (clock, locker) = (Clock::boot(), lockkeeper::connect(url).await?);
-        // What a first lock needs is there before anything is measured.
-        locker.lock(format!("warm/{}", std::process::id())).await?.release().await?;
-        writeln!(std::io::stdout(), "ready")?;
-        let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await?;
-        let from = Moment::from_nanos(line.ok_or("the parent has gone")??.trim().parse()?);
-        let until = from.after(MEASURE);
-        let (mut guards, mut refused) = (0_u32, 0_u32);
-        while clock.now() < until {
-            match locker.lock("crowd").wait_at_most(Duration::from_secs(2 * 60)).await {
-                Ok(guard) => {
-                    guards += u32::from((from..until).contains(&clock.now()));
-                    drop(guard.release().await);
-                }
-                Err(_) => refused += 1,
-            }
-        }
-        writeln!(std::io::stdout(), "{guards} {refused}")?;
-        Ok(())
-    })
 }
 
 fn names_at(site: &Site) -> Answer<Vec<Row>> {

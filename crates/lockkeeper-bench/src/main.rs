@@ -1,6 +1,7 @@
 //! Benchmarks: ours beside the limit or a rival, in one run, as ratios. `cargo xtask bench` calls this.
 
 mod coord;
+mod crowd;
 mod in_process;
 mod load;
 mod macros;
@@ -9,6 +10,7 @@ mod names;
 mod processes;
 mod redis;
 mod report;
+mod rival;
 mod sql;
 mod sqlite;
 
@@ -41,22 +43,12 @@ const SUITES: &[Suite] = &[
     ("zookeeper-3", "ZooKeeper, three servers", coord::zookeeper_of_three),
 ];
 
-/// What this program does when a suite starts it once more: the first word, and the work.
-type Worker = (&'static str, fn(&[String]) -> Answer<()>);
-
-const WORKERS: &[Worker] = &[
-    (processes::WORKER, processes::work),
-    (sql::WORKER, sql::work),
-    (redis::WORKER, redis::work),
-    (load::WORKER, load::work),
-];
-
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let worker = WORKERS.iter().find(|it| words.first().is_some_and(|word| word == it.0));
-    match worker {
-        Some((_, work)) => ended(work(&words[1..])),
-        None => ended(run(&words)),
+    match words.split_first() {
+        // A suite started this program once more.
+        Some((first, rest)) if first == crowd::WORKER => ended(crowd::work(rest)),
+        _ => ended(run(&words)),
     }
 }
 

@@ -1,9 +1,16 @@
-//! Timing: the same work repeated in turns for both sides, the median taken, so that drift hits both.
+//! Timing: the same work repeated in turns for both sides, the median taken, so that drift hits both; and a few sums.
 
 use std::time::{Duration, Instant};
 
+use lockkeeper_core::Clock;
+
+use crate::Answer;
+
 /// How often each side runs.
 const TURNS: usize = 7;
+/// The same for requests to a server, of which a turn has few.
+const SERVER_TURNS: usize = 41;
+const SERVER_OPS: u32 = 20;
 
 /// The median time per operation of two sides, run in turns. Each side does `ops` operations per turn.
 pub(crate) fn beside(ops: u32, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (Duration, Duration) {
@@ -12,7 +19,29 @@ pub(crate) fn beside(ops: u32, mut ours: impl FnMut(), mut theirs: impl FnMut())
         one.push(time(&mut ours) / ops);
         other.push(time(&mut theirs) / ops);
     }
-    (median(one), median(other))
+    (median(&mut one), median(&mut other))
+}
+
+/// The same for two sides that ask a server: each call is one operation.
+pub(crate) async fn beside_requests(
+    mut ours: impl AsyncFnMut() -> Answer<()>,
+    mut theirs: impl AsyncFnMut() -> Answer<()>,
+) -> Answer<(Duration, Duration)> {
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for _ in 0..SERVER_TURNS {
+        one.push(turn(&mut ours).await?);
+        other.push(turn(&mut theirs).await?);
+    }
+    Ok((median(&mut one), median(&mut other)))
+}
+
+async fn turn(work: &mut impl AsyncFnMut() -> Answer<()>) -> Answer<Duration> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    for _ in 0..SERVER_OPS {
+        work().await?;
+    }
+    Ok((clock.now() - start) / SERVER_OPS)
 }
 
 /// How long it takes.
@@ -23,7 +52,50 @@ pub(crate) fn time(work: &mut impl FnMut()) -> Duration {
     start.elapsed()
 }
 
-pub(crate) fn median(mut spans: Vec<Duration>) -> Duration {
-    spans.sort();
-    spans[spans.len() / 2]
+pub(crate) fn median<T: Copy + Default + PartialOrd>(values: &mut [T]) -> T {
+    quantile(values, 50)
+}
+
+/// The value that so many per cent do not exceed; nothing of nothing.
+pub(crate) fn quantile<T: Copy + Default + PartialOrd>(values: &mut [T], percent: usize) -> T {
+    values.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    values.get(values.len() * percent / 100).copied().unwrap_or_default()
+}
+
+/// Jain's index: 1 if all are served alike, 1/n if one gets everything.
+pub(crate) fn jain(counts: &[u64]) -> f64 {
+    let (sum, squares) = counts.iter().fold((0.0, 0.0), |(sum, squares), it| {
+        let it = per(*it, 1);
+        (sum + it, squares + it * it)
+    });
+    if squares == 0.0 { 0.0 } else { sum * sum / (per(counts.len() as u64, 1) * squares) }
+}
+
+/// Rate of `count` things in `span`.
+pub(crate) fn rate(count: u64, span: Duration) -> f64 {
+    per(count, 1) / span.as_secs_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
+pub(crate) fn per(count: u64, of: u64) -> f64 {
+    count as f64 / of.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_sorted_values() {
+        let mut values: Vec<f64> = (0..100).rev().map(f64::from).collect();
+        assert_eq!(format!("{} {}", median(&mut values), quantile(&mut values, 99)), "50 99");
+        assert_eq!(median::<Duration>(&mut []), Duration::ZERO);
+    }
+
+    #[test]
+    fn jains_index_is_one_if_all_are_alike() {
+        assert!((jain(&[5, 5, 5]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[9, 0, 0]) - 1.0 / 3.0).abs() < 1e-9);
+        assert!(jain(&[]).abs() < 1e-9);
+    }
 }

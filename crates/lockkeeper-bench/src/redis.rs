@@ -1,17 +1,17 @@
 //! Redis locks beside bare commands on the same client and beside rslock, on one throw-away server whose own
 //! statistics count the commands.
 
-mod crowd;
 mod renewals;
 mod rivals;
 mod solo;
 mod tally;
-mod worker;
+pub(crate) mod trips;
+mod wanted;
 
-use lockkeeper_testkit::servers::{Redis, RedisOptions};
+use lockkeeper_servers::{Redis, RedisOptions};
 
 use crate::Outcome;
-pub(crate) use worker::{WORKER, work};
+pub(crate) use rivals::OnRedis;
 
 /// Free locks.
 pub(crate) fn free() -> Outcome {
@@ -21,9 +21,9 @@ pub(crate) fn free() -> Outcome {
 /// One key that many want.
 pub(crate) fn wanted() -> Outcome {
     on_server(async |server| {
-        let mut rows = crowd::one_process(server).await?;
-        rows.extend(crowd::four_crowds(server).await?);
-        rows.extend(crowd::four_alone(server).await?);
+        let mut rows = wanted::one_process(server).await?;
+        rows.extend(wanted::four_crowds(server).await?);
+        rows.extend(wanted::four_alone(server).await?);
         Ok(rows)
     })
 }

@@ -1,22 +1,24 @@
 //! SQL locks beside the bare statements of a unique row, on real servers that this program starts.
 
 mod bare;
-mod crowd;
-mod served;
+mod compete;
 
 use std::error::Error;
+use std::time::Duration;
 
 use lockkeeper::Locker;
-use lockkeeper_testkit::servers;
+use lockkeeper_servers as servers;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::measure::{beside, time};
-use crate::report::{Bound, Row};
+use crate::crowd;
+use crate::measure::beside;
+use crate::report::Row;
+use crate::rival::Ours;
 use bare::{Bare, BareMysql, BarePostgres};
-pub(crate) use crowd::{WORKER, work};
 
 const OPS: u32 = 300;
+const CROWD_SPAN: Duration = Duration::from_secs(2);
 
 /// PostgreSQL.
 pub(crate) fn postgres() -> Outcome {
@@ -30,8 +32,8 @@ pub(crate) fn postgres() -> Outcome {
         said.trim_start_matches('|').parse().unwrap_or(0)
     };
     let mut rows = alone(&runtime, &server.url(), &bare)?;
-    rows.extend(crowd::compete(&server.url(), statements, 1.0)?);
-    rows.push(crowd::idle(&server.url(), statements)?);
+    rows.extend(compete::compete(&runtime, &server.url(), statements, 1.0)?);
+    rows.push(compete::idle(&server.url(), statements)?);
     Ok(rows)
 }
 
@@ -45,7 +47,7 @@ pub(crate) fn mysql() -> Outcome {
         said.split_whitespace().last().and_then(|it| it.parse().ok()).unwrap_or(0)
     };
     let mut rows = alone(&runtime, &server.url(), &bare)?;
-    rows.extend(crowd::compete(&server.url(), statements, 2.0)?);
+    rows.extend(compete::compete(&runtime, &server.url(), statements, 2.0)?);
     Ok(rows)
 }
 
@@ -71,18 +73,15 @@ fn alone(runtime: &Runtime, url: &str, bare: &impl Bare) -> Outcome {
         return Err(error);
     }
     let bare_rate = 1.0 / times.1.as_secs_f64();
-    let crowd = time(&mut || runtime.block_on(tasks(&locker, 64, 200)));
-    let rate = f64::from(64 * 200) / crowd.as_secs_f64();
+    let crowd = crowd::here(vec![Ours::new(&locker)], 64, "crowd of one", CROWD_SPAN);
+    let rate = runtime.block_on(crowd)?.sound()?.rate();
     Ok(vec![
         Row::of_times("lock + unlock, uncontended, beside insert + delete of a unique row", times, 1.3),
-        Row {
-            what: "64 tasks of one process on one lock, guards per second, beside the bare cycle",
-            ours: format!("{rate:.0}/s"),
-            theirs: format!("{bare_rate:.0}/s"),
-            ratio: rate / bare_rate,
-            bound: Bound::AtLeast(20.0),
-            note: String::new(),
-        },
+        Row::of_rates(
+            "64 tasks of one process on one lock, guards per second, beside the bare cycle",
+            (rate, bare_rate),
+            20.0,
+        ),
     ])
 }
 
@@ -95,16 +94,4 @@ async fn cycles(locker: &Locker, count: u32) -> lockkeeper::Result<()> {
         locker.lock("orders/42").await?.release().await?;
     }
     Ok(())
-}
-
-async fn tasks(locker: &Locker, tasks: u32, each: u32) {
-    let running: Vec<_> = (0..tasks)
-        .map(|_| {
-            let locker = locker.clone();
-            tokio::spawn(async move { cycles(&locker, each).await })
-        })
-        .collect();
-    for task in running {
-        let _ = task.await;
-    }
 }

@@ -1,17 +1,19 @@
 //! SQLite locks beside the same statements issued bare, and the local queue beside none.
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper_core::{Locker, Moment};
-use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
+use lockkeeper_core::Locker;
+use lockkeeper_sqlite::{Durability, Sqlite, SqliteOptions};
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
 
-use crate::Outcome;
-use crate::measure::{beside, time};
-use crate::report::{Bound, Row};
+use crate::measure::beside;
+use crate::report::Row;
+use crate::rival::Ours;
+use crate::{Answer, Outcome, crowd};
+
+const CROWD_SPAN: Duration = Duration::from_secs(2);
 
 pub(crate) fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -26,15 +28,11 @@ pub(crate) fn run() -> Outcome {
     ])
 }
 
-fn uncontended(
-    runtime: &Runtime,
-    durability: Durability,
-    what: &'static str,
-) -> Result<Row, Box<dyn Error + Send + Sync>> {
+fn uncontended(runtime: &Runtime, durability: Durability, what: &'static str) -> Answer<Row> {
     let ops = if durability == Durability::Full { 300 } else { 3000 };
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("locks.db");
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(&path).durability(durability))?;
+    let backend = Sqlite::with_blocking(SqliteOptions::new(&path).durability(durability))?;
     let locker = Locker::new(backend);
     runtime.block_on(async { locker.lock("warm").await?.release().await })?;
     let bare = Bare::open(&path, durability)?;
@@ -91,41 +89,16 @@ impl Bare {
 }
 
 /// 64 tasks on one lock: as one process with its queue, and as 64 strangers without one.
-fn queue(runtime: &Runtime) -> Result<Row, Box<dyn Error + Send + Sync>> {
-    const TASKS: u32 = 64;
+fn queue(runtime: &Runtime) -> Answer<Row> {
+    const TASKS: usize = 64;
     let folder = tempfile::tempdir()?;
-    let backend = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
-    let rate = |lockers: Vec<Locker>, each: u32| {
-        let took = time(&mut || {
-            runtime.block_on(async {
-                let tasks: Vec<_> = lockers.iter().map(|it| tokio::spawn(cycles(it.clone(), each))).collect();
-                for task in tasks {
-                    let _ = task.await;
-                }
-            });
-        });
-        f64::from(TASKS * each) / took.as_secs_f64()
+    let backend = Sqlite::with_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
+    let rate = |rivals: Vec<Ours>, tasks| {
+        Answer::Ok(runtime.block_on(crowd::here(rivals, tasks, "one", CROWD_SPAN))?.sound()?.rate())
     };
-    let one = Locker::new(backend.clone());
-    let with_queue = rate((0..TASKS).map(|_| one.clone()).collect(), 500);
-    let without = rate((0..TASKS).map(|_| Locker::new(backend.clone())).collect(), 5);
-    Ok(Row {
-        what: "SQLite, 64 tasks on one lock, guards per second, beside the same without the local queue",
-        ours: format!("{with_queue:.0}/s"),
-        theirs: format!("{without:.0}/s"),
-        ratio: with_queue / without,
-        bound: Bound::AtLeast(20.0),
-        note: String::new(),
-    })
-}
-
-async fn cycles(locker: Locker, each: u32) {
-    let mut last = Moment::from_nanos(0).as_nanos();
-    for _ in 0..each {
-        let Ok(guard) = locker.lock("one").await else { return };
-        // A fence that does not grow would be worth stopping a benchmark for.
-        assert!(last < guard.fence().get());
-        last = guard.fence().get();
-        let _ = guard.release().await;
-    }
+    let process = || Ours::new(&Locker::new(backend.clone()));
+    let with_queue = rate(vec![process()], TASKS)?;
+    let without = rate((0..TASKS).map(|_| process()).collect(), 1)?;
+    let what = "SQLite, 64 tasks on one lock, guards per second, beside the same without the local queue";
+    Ok(Row::of_rates(what, (with_queue, without), 20.0))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lockkeeper_cache::{Cache, CacheError, Found, Rebuild};
 use lockkeeper_core::{Clock, Locker, Moment};
-use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Sqlite, SqliteOptions};
 use tempfile::TempDir;
 
 const FOLDER: &str = "LOCKKEEPER_TEST_CACHE_FOLDER";
@@ -79,7 +79,7 @@ fn loads(folder: &Path, key: &str) -> u64 {
 }
 
 async fn rebuild(folder: &Path) -> Rebuild<FileCache> {
-    let backend = SqliteBackend::open(SqliteOptions::new(folder.join("locks.db"))).await.unwrap();
+    let backend = Sqlite::with(SqliteOptions::new(folder.join("locks.db"))).await.unwrap();
     let locker = Locker::builder(backend).ttl(Duration::from_secs(2)).build();
     Rebuild::new(FileCache(folder.to_owned()), locker).ttl(Duration::from_secs(3600)).wait_at_most(HANG)
 }

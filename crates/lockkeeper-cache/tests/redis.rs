@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockkeeper_cache::{Cache, Rebuild, RedisCache};
 use lockkeeper_core::Locker;
-use lockkeeper_testkit::servers::{Redis, RedisOptions};
+use lockkeeper_servers::{Redis, RedisOptions};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,7 @@ mod common;
 use std::process::{Command, Output, Stdio};
 
 use common::{Store, code, failed, finish, lockkeeper, output, send, text, until};
-use lockkeeper_testkit::servers::{
+use lockkeeper_servers::{
     Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions, ZooKeeper,
     ZooKeeperOptions,
 };

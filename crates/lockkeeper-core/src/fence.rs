@@ -77,6 +77,44 @@ impl fmt::Display for Fence {
     }
 }
 
+/// The fence of those who share: readers, or holders of permits.
+///
+/// It is larger than that of every exclusive guard before and smaller than that of every one after, so a resource can refuse
+/// a reader that comes too late. Between those who share it says nothing. It is a type of its own, so that what checks
+/// writers does not take it by mistake.
+///
+/// ```
+/// # use lockkeeper_core::{Locker, Memory};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// # let locker = Locker::new(Memory::default());
+/// let before = locker.lock("prices").await?.fence();
+/// let reader = locker.read("prices").await?.fence();
+/// let after = locker.lock("prices").await?.fence();
+/// assert!(before.get() < reader.get() && reader.get() < after.get());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedFence(Fence);
+
+impl SharedFence {
+    pub(crate) fn of(fence: Fence) -> Self {
+        SharedFence(fence)
+    }
+
+    /// The fence as a plain number, to compare with the largest fence of a writer.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for SharedFence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

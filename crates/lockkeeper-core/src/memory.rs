@@ -6,17 +6,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
+use hashbrown::hash_table;
 use smallvec::SmallVec;
 
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::kit::locked;
 use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use crate::spi::claim::{Claim, ClaimId, Label, Load};
 use crate::spi::inspect::{Finding, Inspect, LockInfo, Occupant};
@@ -64,11 +65,12 @@ struct Shard {
 struct Row {
     key: Key,
     /// Nearly always one.
-    held: SmallVec<[Seat; 1]>,
-    line: VecDeque<Seat>,
+    held: SmallVec<[Entry; 1]>,
+    line: VecDeque<Entry>,
 }
 
-struct Seat {
+/// Somebody who holds or waits.
+struct Entry {
     id: ClaimId,
     load: Load,
     expires_at: Moment,
@@ -100,7 +102,7 @@ impl Memory {
 
     /// How many keys are held or waited for, expired ones included until somebody looks.
     pub fn len(&self) -> usize {
-        self.0.shards.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner).rows.len()).sum()
+        self.0.shards.iter().map(|it| locked(it).rows.len()).sum()
     }
 
     /// Whether no key is held or waited for.
@@ -111,7 +113,7 @@ impl Memory {
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         let index = usize::try_from(hash >> 32).unwrap_or(0) % SHARDS;
-        self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.shards[index])
     }
 
     /// Run `f` on the key's row with the expired forgotten, then call whoever may now have a turn.
@@ -129,8 +131,8 @@ impl Memory {
         let mut shard = self.shard(hash);
         let Shard { rows, spare, counter } = &mut *shard;
         let mut entry = match rows.entry(hash, |it| it.key == *key, |it| it.key.hash64()) {
-            Entry::Occupied(it) => it,
-            Entry::Vacant(it) => it.insert(Row::of(key, spare.pop())),
+            hash_table::Entry::Occupied(it) => it,
+            hash_table::Entry::Vacant(it) => it.insert(Row::of(key, spare.pop())),
         };
         let row = entry.get_mut();
         let out = f(row, counter);
@@ -171,7 +173,7 @@ impl Row {
         self.line.retain(|it| now < it.expires_at);
     }
 
-    /// Whether a seat of this weight and capacity may enter beside those who hold.
+    /// Whether an entry of this weight and capacity may enter beside those who hold.
     fn fits(&self, load: Load) -> bool {
         let in_use: u64 = self.held.iter().map(|it| u64::from(it.load.weight)).sum();
         let capacity = self.held.iter().map(|it| it.load.capacity).fold(load.capacity, u32::min);
@@ -189,7 +191,7 @@ impl Row {
         head.waker.take()
     }
 
-    fn seat_of(&mut self, id: ClaimId) -> Option<&mut Seat> {
+    fn entry_of(&mut self, id: ClaimId) -> Option<&mut Entry> {
         self.held.iter_mut().chain(&mut self.line).find(|it| it.id == id)
     }
 
@@ -204,14 +206,14 @@ impl Row {
         let place = self.line.iter().position(|it| it.id == claim.id);
         let ahead = place.unwrap_or(self.line.len());
         if ahead == 0 && self.fits(claim.load) {
-            let mut seat =
-                self.line.pop_front().filter(|_| place.is_some()).unwrap_or_else(|| seat(claim, now));
-            seat.expires_at = expires_at;
-            seat.since = now;
-            seat.called = false;
+            let mut entry =
+                self.line.pop_front().filter(|_| place.is_some()).unwrap_or_else(|| entry(claim, now));
+            entry.expires_at = expires_at;
+            entry.since = now;
+            entry.called = false;
             *counter += 1;
-            seat.counter = *counter;
-            self.held.push(seat);
+            entry.counter = *counter;
+            self.held.push(entry);
             return self.granted(self.held.len() - 1, claim.ttl);
         }
         match place {
@@ -229,7 +231,7 @@ impl Row {
     }
 
     fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
-        self.line.push_back(Seat { expires_at, ..seat(claim, now) });
+        self.line.push_back(Entry { expires_at, ..entry(claim, now) });
         for holder in &mut self.held {
             holder.called = true;
             if let Some(waker) = holder.waker.take() {
@@ -244,8 +246,8 @@ impl Row {
     }
 }
 
-fn seat(claim: &Claim, now: Moment) -> Seat {
-    Seat {
+fn entry(claim: &Claim, now: Moment) -> Entry {
+    Entry {
         id: claim.id,
         load: claim.load,
         expires_at: now.after(claim.ttl),
@@ -306,10 +308,10 @@ impl MemoryPlace {
     fn renew_now(&self) -> Renewal {
         let claim = &self.claim;
         self.memory.with_row(&claim.key, |row, now| {
-            let Some(seat) = row.held.iter_mut().find(|it| it.id == claim.id) else {
+            let Some(entry) = row.held.iter_mut().find(|it| it.id == claim.id) else {
                 return Renewal::Lost;
             };
-            seat.expires_at = now.after(claim.ttl);
+            entry.expires_at = now.after(claim.ttl);
             Renewal::held(claim.ttl, !row.line.is_empty())
         })
     }
@@ -319,10 +321,10 @@ impl MemoryPlace {
         self.memory.touch_row(&self.claim.key, |row, counter| {
             row.forget_expired(now);
             // Every grant is above what was raised before, so there is nothing more to outdo.
-            let seat = row.held.iter_mut().find(|it| it.id == self.claim.id)?;
-            seat.counter = seat.counter.max(to);
+            let entry = row.held.iter_mut().find(|it| it.id == self.claim.id)?;
+            entry.counter = entry.counter.max(to);
             *counter = (*counter).max(to);
-            Some(seat.counter)
+            Some(entry.counter)
         })
     }
 
@@ -346,13 +348,13 @@ impl Place for MemoryPlace {
     async fn changed(&mut self) {
         poll_fn(|cx| {
             self.memory.with_row(&self.claim.key, |row, _| {
-                let Some(seat) = row.seat_of(self.claim.id) else {
+                let Some(entry) = row.entry_of(self.claim.id) else {
                     return Poll::Ready(());
                 };
-                if std::mem::take(&mut seat.called) {
+                if std::mem::take(&mut entry.called) {
                     return Poll::Ready(());
                 }
-                seat.waker = Some(cx.waker().clone());
+                entry.waker = Some(cx.waker().clone());
                 Poll::Pending
             })
         })
@@ -397,7 +399,7 @@ impl Inspect for Memory {
         let now = self.0.clock.now();
         let mut infos = Vec::new();
         for shard in &self.0.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = locked(shard);
             for row in shard.rows.iter_mut().filter(|it| it.key.as_str().starts_with(prefix)) {
                 row.forget_expired(now);
                 infos.extend(info(row, now));
@@ -427,9 +429,9 @@ fn info(row: &Row, now: Moment) -> Option<LockInfo> {
     anybody.then(|| LockInfo::new(row.key.clone(), holders, waiters))
 }
 
-fn occupant(seat: &Seat, now: Moment) -> Occupant {
-    Occupant::new((*seat.label).clone(), seat.expires_at - now)
-        .since(Some(now - seat.since))
-        .fence((seat.counter != 0).then(|| Fence::of_grant(seat.counter)))
-        .load(seat.load)
+fn occupant(entry: &Entry, now: Moment) -> Occupant {
+    Occupant::new((*entry.label).clone(), entry.expires_at - now)
+        .since(Some(now - entry.since))
+        .fence((entry.counter != 0).then(|| Fence::of_grant(entry.counter)))
+        .load(entry.load)
 }

@@ -102,6 +102,8 @@ pub enum GrantedBy {
     HandOn,
     /// The owner held it already.
     Reentry,
+    /// Other readers of this process held it, and it joined them.
+    Sharing,
 }
 
 /// Something that wants to know. Called on the path of every lock: be quick, do not block, do not panic.

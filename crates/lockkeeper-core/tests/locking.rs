@@ -1,4 +1,4 @@
-//! Taking and giving back: tries, waits, time-outs, cancellation, blocking threads, bad input.
+//! Taking and giving back: tries, waits, timeouts, cancellation, blocking threads, bad input.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

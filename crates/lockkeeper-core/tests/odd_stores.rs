@@ -180,7 +180,7 @@ async fn a_claim_that_can_never_fit_is_refused_by_the_memory_store() {
     let key = lockkeeper_core::Key::new("k").unwrap();
     let claim = || Claim::new(key.clone(), HANG).unwrap();
     let refused = store.enter(claim().load(Load::new(2, 1))).turn().await.unwrap_err();
-    assert!(!refused.is_transient() && refused.message.contains("2 of 1"), "{refused}");
+    assert!(!refused.is_transient() && refused.message.contains("weight of 2"), "{refused}");
     assert!(matches!(store.enter(claim()).turn().await.unwrap(), Turn::Held(_)), "it blocks nobody");
 }
 

@@ -12,14 +12,12 @@ pub(crate) async fn locker(url: &str, trips: Arc<Trips>) -> lockkeeper::Result<L
     use lockkeeper::{etcd, redis, redlock, sql, sqlite, zookeeper};
     let scheme = url.split_once(':').map_or("", |it| it.0);
     Ok(match scheme {
-        "sqlite" => counted(sqlite::SqliteBackend::open(sqlite::SqliteOptions::from_url(url)?).await?, trips),
-        "mysql" | "mariadb" => counted(sql::Mysql::connect(sql::MysqlOptions::from_url(url)?).await?, trips),
-        "postgres" | "postgresql" => {
-            counted(sql::Postgres::connect(sql::PostgresOptions::from_url(url)?).await?, trips)
-        }
+        "sqlite" => counted(sqlite::Sqlite::connect(url).await?, trips),
+        "mysql" | "mariadb" => counted(sql::Mysql::connect(url).await?, trips),
+        "postgres" | "postgresql" => counted(sql::Postgres::connect(url).await?, trips),
         "etcd" | "etcds" => counted(etcd::Etcd::connect(url).await?, trips),
         "zookeeper" | "zookeepers" => counted(zookeeper::ZooKeeper::connect(url).await?, trips),
-        "redlock" | "redlocks" => counted(redlock::connect(url).await?, trips),
+        "redlock" | "redlocks" => counted(redlock::Redlock::<redis::Redis>::connect(url).await?, trips),
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             counted(redis::Redis::connect(url).await?, trips)
         }

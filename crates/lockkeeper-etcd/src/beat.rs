@@ -34,7 +34,7 @@ pub(crate) async fn beat(connection: &Arc<Connection>, lease: &Arc<Lease>) {
     let (first, end) = (connection.current(), clock.now().after(lease.ttl));
     let mut tries = JoinSet::new();
     let mut at = first;
-    while clock.now() < end && !lease.is_lost() {
+    while clock.now() < end && !lease.proof.is_lost() {
         let asked_at = clock.now();
         tries.spawn(once(connection.clone(), lease.clone(), at));
         let step = step(connection, lease);
@@ -70,7 +70,7 @@ pub(crate) async fn beat(connection: &Arc<Connection>, lease: &Arc<Lease>) {
 
 /// How long to wait before the next endpoint is asked.
 fn step(connection: &Connection, lease: &Lease) -> Duration {
-    let left = lease.proven_until() - connection.clock.now();
+    let left = lease.proof.proven_until() - connection.clock.now();
     // Two round trips are what it takes if all is well.
     let usual = (connection.trips.slowest() * 3).min(left / 3);
     (left / SHARE).max(usual).max(STEP_MIN).min(connection.options.timeout)
@@ -88,7 +88,7 @@ async fn prove(connection: &Connection, lease: &Lease, at: usize) -> Result<(), 
     let patience = connection.options.timeout.max(lease.ttl / 2);
     let (term, ttl) = keep_alive(connection, at, patience, lease.id).await?;
     let Some(ttl) = u64::try_from(ttl).ok().filter(|it| *it != 0) else {
-        lease.lose();
+        lease.proof.lose();
         return Ok(());
     };
     // Nothing is deleted, yet it goes through the log: a write that leaves no trace in the store.
@@ -109,13 +109,13 @@ async fn prove(connection: &Connection, lease: &Lease, at: usize) -> Result<(), 
     }
     connection.history.saw(proof.revision());
     if !proof.succeeded {
-        lease.lose();
+        lease.proof.lose();
         return Ok(());
     }
     if proof.term() != term {
         return Err(Status::aborted("the leader changed; the keep-alive is repeated"));
     }
-    lease.extend(sent_at.after(Duration::from_secs(ttl)));
+    lease.proof.extend(sent_at.after(Duration::from_secs(ttl)));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Channels to endpoints: how they are opened and kept alive, what drives them, and how many connections were made.
+//! Channels to endpoints: how they are opened and kept alive, and how many connections were made.
 
 use std::fmt;
 use std::future::Future;
@@ -12,13 +12,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use lockkeeper_core::Error;
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{Service, StdError};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::options::Options;
+use crate::options::EtcdOptions;
 
 /// The kernel sends a sign of life on an idle connection this often: more often than a careless firewall forgets it,
 /// and no server minds.
@@ -28,37 +26,6 @@ const KERNEL_ALIVE_RETRIES: u32 = 4;
 /// than every five seconds, or while nothing is under way.
 const ALIVE_EVERY: Duration = Duration::from_secs(6);
 const ALIVE_MAX: Duration = Duration::from_secs(3);
-
-/// A thread that drives our connections, heartbeats and watches while the application blocks its own.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    pub(crate) handle: Handle,
-    /// Dropping it tells the thread to say goodbye and end.
-    _alive: oneshot::Sender<()>,
-}
-
-impl Driver {
-    /// Start the thread. `farewell` is what it does last.
-    pub(crate) fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
-    where
-        F: Future<Output = ()>,
-    {
-        let unavailable = |it| Error::unavailable("a thread for etcd", it);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        let handle = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel::<()>();
-        let main = move || {
-            runtime.block_on(async {
-                // The sender is never used: the channel ends when the last of us is gone.
-                let _ = ended.await;
-                farewell().await;
-            });
-        };
-        std::thread::Builder::new().name("lockkeeper-etcd".into()).spawn(main).map_err(unavailable)?;
-        Ok(Driver { handle, _alive: alive })
-    }
-}
 
 /// How many connections were made, by all channels of one store.
 #[derive(Clone, Debug, Default)]
@@ -103,11 +70,11 @@ impl Service<Uri> for Dial {
     }
 }
 
-fn dial(options: &Options, dials: &Dials) -> Dial {
+fn dial(options: &EtcdOptions, dials: &Dials) -> Dial {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
-    http.set_connect_timeout(Some(options.timeout));
+    http.set_connect_timeout(Some(options.connect_patience()));
     http.set_keepalive(Some(KERNEL_ALIVE_EVERY));
     http.set_keepalive_interval(Some(KERNEL_ALIVE_EVERY));
     http.set_keepalive_retries(Some(KERNEL_ALIVE_RETRIES));
@@ -115,39 +82,43 @@ fn dial(options: &Options, dials: &Dials) -> Dial {
 }
 
 /// A channel to an endpoint, driven by the runtime in whose context this is called. Nothing is sent yet.
-pub(crate) fn channel(endpoint: &str, options: &Options, dials: &Dials) -> lockkeeper_core::Result<Channel> {
+pub(crate) fn channel(
+    endpoint: &str,
+    options: &EtcdOptions,
+    dials: &Dials,
+) -> lockkeeper_core::Result<Channel> {
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let unusable = |it: tonic::transport::Error| Error::unavailable(format!("the etcd node {endpoint}"), it);
     let endpoint = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(unusable)?
-        .connect_timeout(options.timeout)
+        .connect_timeout(options.connect_patience())
         .http2_keep_alive_interval(ALIVE_EVERY)
         .keep_alive_timeout(ALIVE_MAX)
         .keep_alive_while_idle(false);
     #[cfg(feature = "tls")]
     let endpoint = match &options.tls {
-        Some(tls) => endpoint.tls_config(tls_config(tls)?).map_err(unusable)?,
+        Some(tls) => endpoint.tls_config(tls_config(tls, options.domain.as_deref())?).map_err(unusable)?,
         None => endpoint,
     };
     Ok(endpoint.connect_with_connector_lazy(dial(options, dials)))
 }
 
 #[cfg(feature = "tls")]
-fn tls_config(tls: &crate::options::Tls) -> lockkeeper_core::Result<tonic::transport::ClientTlsConfig> {
+fn tls_config(
+    tls: &lockkeeper_core::kit::tls::Tls,
+    domain: Option<&str>,
+) -> lockkeeper_core::Result<tonic::transport::ClientTlsConfig> {
     use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-    let read = |file: &str| {
-        std::fs::read(file).map_err(|it| Error::invalid(format!("the file {file:?} cannot be read: {it}")))
-    };
-    let mut config = match &tls.ca {
-        Some(file) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(file)?)),
+    let mut config = match tls.read_ca()? {
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
-    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
-        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+    if let Some((cert, key)) = tls.read_identity()? {
+        config = config.identity(Identity::from_pem(cert, key));
     }
-    if let Some(domain) = &tls.domain {
-        config = config.domain_name(domain.clone());
+    if let Some(domain) = domain {
+        config = config.domain_name(domain);
     }
     Ok(config)
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lockkeeper_core::kit::locked;
 
 use tonic::Status;
 
@@ -66,14 +68,14 @@ impl Cluster {
     pub(crate) fn set(&self, id: u64, words: &[Word]) {
         self.id.store(id, Ordering::Release);
         let strangers = words.iter().filter(|it| it.cluster != id).map(|it| (it.at, it.cluster));
-        *self.strangers() = strangers.collect();
+        *locked(&self.strangers) = strangers.collect();
     }
 
     /// Whether an answer of this node, which names this cluster, may be used.
     pub(crate) fn admits(&self, at: usize, cluster: u64) -> bool {
         let id = self.id();
         let ours = id == 0 || cluster == 0 || cluster == id;
-        let mut strangers = self.strangers();
+        let mut strangers = locked(&self.strangers);
         if !ours {
             strangers.insert(at, cluster);
         } else if !strangers.is_empty() {
@@ -85,15 +87,11 @@ impl Cluster {
     /// What to tell of the nodes that belong to another cluster; nothing if there are none.
     pub(crate) fn about_strangers(&self, endpoints: &[String]) -> String {
         let mut text = String::new();
-        for (at, cluster) in &*self.strangers() {
+        for (at, cluster) in &*locked(&self.strangers) {
             let name = endpoints.get(*at).map_or("a node", String::as_str);
             let _ = write!(text, "; {name} belongs to another cluster ({cluster:x}) and is not used");
         }
         text
-    }
-
-    fn strangers(&self) -> MutexGuard<'_, BTreeMap<usize, u64>> {
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

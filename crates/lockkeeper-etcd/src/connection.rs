@@ -9,11 +9,12 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Moment, kit};
+use lockkeeper_core::kit::{caller_runtime, locked};
+use lockkeeper_core::{Clock, Moment};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -24,7 +25,7 @@ use crate::channel::{self, Dials};
 use crate::cluster::{self, Cluster};
 use crate::fault;
 use crate::grants::History;
-use crate::options::Options;
+use crate::options::EtcdOptions;
 use crate::trips::Trips;
 use crate::wire::Answer;
 
@@ -35,7 +36,7 @@ const SETTLING: Duration = Duration::from_millis(50);
 
 /// The channels to all endpoints.
 pub(crate) struct Connection {
-    pub(crate) options: Options,
+    pub(crate) options: EtcdOptions,
     pub(crate) clock: Clock,
     pub(crate) cluster: Cluster,
     pub(crate) trips: Trips,
@@ -96,7 +97,7 @@ impl From<Failed> for Status {
 
 impl Connection {
     /// Prepare the channels. Nothing is sent yet.
-    pub(crate) fn new(options: Options, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: EtcdOptions, clock: Clock, driver: Handle) -> lockkeeper_core::Result<Self> {
         let (dials, alive_at) = (Dials::default(), clock.now());
         let entered = driver.enter();
         let slot = |it: &String| {
@@ -123,9 +124,9 @@ impl Connection {
 
     /// The channel in use that the caller's own runtime drives, and the id of that runtime.
     fn nearby(&self) -> Option<(tokio::runtime::Id, usize, Channel)> {
-        let caller = kit::caller_runtime()?;
+        let caller = caller_runtime()?;
         let (here, at) = (caller.id(), self.current());
-        let mut local = self.local();
+        let mut local = locked(&self.local);
         if here == self.driver.id() || RUNTIMES_MAX <= local.len() && !local.contains_key(&here) {
             return None;
         }
@@ -138,10 +139,6 @@ impl Connection {
             }
         };
         Some((here, at, channels[at % channels.len()].clone()))
-    }
-
-    fn local(&self) -> MutexGuard<'_, HashMap<tokio::runtime::Id, Vec<Channel>>> {
-        self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of endpoints.
@@ -160,7 +157,7 @@ impl Connection {
     }
 
     fn slot(&self, at: usize) -> MutexGuard<'_, Slot> {
-        self.slots[at % self.slots.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.slots[at % self.slots.len()])
     }
 
     /// Use the next endpoint, unless somebody has turned away already.
@@ -281,7 +278,7 @@ impl Connection {
             }
             let elsewhere = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal);
             if let (Some(runtime), true) = (way.runtime, elsewhere) {
-                self.local().remove(&runtime);
+                locked(&self.local).remove(&runtime);
                 (nearby, left) = (false, left + 1);
                 continue;
             }
@@ -341,7 +338,7 @@ impl Connection {
     /// Nobody answered this one for a while.
     fn forsake(&self, silent: Way) {
         if let Some(runtime) = silent.runtime {
-            self.local().remove(&runtime);
+            locked(&self.local).remove(&runtime);
         }
         self.silent(silent.at, silent.sent_at);
         self.turn_away_from(silent.at);
@@ -403,6 +400,6 @@ impl Connection {
     }
 
     pub(crate) fn token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.token)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::Finding;
+use lockkeeper_core::kit::some_of;
 
 use crate::connection::Connection;
 use crate::fault;
@@ -30,9 +31,6 @@ const DEFECTS: [(u32, &str); 4] = [
     (42, "reads can be stale after a node was paused (we decide by writes only)"),
     (u32::MAX, "watches can miss events after a compaction (waiters look again by themselves)"),
 ];
-
-/// How many names of one kind are told; the rest is counted.
-const NAMES_MAX: usize = 5;
 
 pub(crate) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let connection = &*store.connection;
@@ -165,15 +163,6 @@ async fn about_foreign_keys(store: &Store) -> Result<Vec<Finding>> {
         ));
     }
     Ok(findings)
-}
-
-/// The first of these names, and how many more there are.
-fn some_of(names: &[String]) -> String {
-    let some = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_MAX) {
-        0 => some,
-        more => format!("{some} and {more} more"),
-    }
 }
 
 async fn about_members(connection: &Connection) -> Result<Option<Finding>> {

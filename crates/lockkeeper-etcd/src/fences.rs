@@ -10,12 +10,13 @@
 //! is a floor here and nothing else: no expiry is judged by it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::clock::time_of_day;
+use lockkeeper_core::kit::locked;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::connection::Connection;
@@ -83,7 +84,7 @@ impl Fences {
 
     /// Somebody has read the base when so many connections had been made.
     pub(crate) fn learn(&self, answer: &RangeResponse, dials: u64) {
-        *self.seen_guard() = Some(seen(answer.kvs.first(), answer.revision(), dials));
+        *locked(&self.seen) = Some(seen(answer.kvs.first(), answer.revision(), dials));
     }
 
     /// What the next grant is judged by. Costs nothing unless a connection was made since the last time.
@@ -130,13 +131,13 @@ impl Fences {
             if self.sure_at.load(Ordering::Acquire) == before + 1 {
                 return Ok(());
             }
-            let known = self.seen_guard().take().filter(|it| it.dials == before);
+            let known = locked(&self.seen).take().filter(|it| it.dials == before);
             let Some(known) = known else {
                 let look = TxnRequest { success: vec![range(self.look())], ..TxnRequest::default() };
                 let answer = connection.txn(look).await.map_err(fault)?;
                 if let Some(base) = answer.range(0) {
                     let it = seen(base.kvs.first(), answer.revision(), connection.dials());
-                    *self.seen_guard() = Some(it);
+                    *locked(&self.seen) = Some(it);
                 }
                 continue;
             };
@@ -156,7 +157,7 @@ impl Fences {
                 Some(other) if !answer.succeeded => seen(other.kvs.first(), revision, dials),
                 _ => Seen { written_at: revision, base, revision, dials },
             };
-            *self.seen_guard() = Some(now);
+            *locked(&self.seen) = Some(now);
             if answer.succeeded && dials == before {
                 self.sure_at.store(dials + 1, Ordering::Release);
                 return Ok(());
@@ -172,10 +173,6 @@ impl Fences {
         let behind = reached.saturating_add(BEHIND_MAX) < ticks || reached < high;
         let least = ticks.max(high).saturating_sub(revision);
         (behind || seen.written_at == 0).then(|| least.max(seen.base))
-    }
-
-    fn seen_guard(&self) -> MutexGuard<'_, Option<Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

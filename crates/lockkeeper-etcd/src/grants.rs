@@ -4,11 +4,12 @@
 //! all earlier ones are; so one key stands for all that we hold.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lockkeeper_core::ClaimId;
+use lockkeeper_core::kit::locked;
 
 /// How far we have seen the store's revisions come, by answers to writes.
 #[derive(Debug, Default)]
@@ -49,24 +50,20 @@ pub(crate) struct Grants(Mutex<HashMap<ClaimId, Granted>>);
 impl Grants {
     /// A claim was let in.
     pub(crate) fn remember(&self, id: ClaimId, granted: Granted) {
-        self.grants().insert(id, granted);
+        locked(&self.0).insert(id, granted);
     }
 
     /// The counter of a claim that was let in with this number in line.
     pub(crate) fn recall(&self, id: ClaimId, own: i64) -> Option<u64> {
-        self.grants().get(&id).filter(|it| it.own == own).map(|it| it.counter)
+        locked(&self.0).get(&id).filter(|it| it.own == own).map(|it| it.counter)
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.grants().remove(&id);
+        locked(&self.0).remove(&id);
     }
 
     /// The latest.
     pub(crate) fn newest(&self) -> Option<Granted> {
-        self.grants().values().max_by_key(|it| it.written_at).cloned()
-    }
-
-    fn grants(&self) -> MutexGuard<'_, HashMap<ClaimId, Granted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).values().max_by_key(|it| it.written_at).cloned()
     }
 }

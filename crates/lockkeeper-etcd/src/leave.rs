@@ -13,7 +13,7 @@ use crate::session::Lease;
 use crate::store::Store;
 use crate::wire::{Answer as _, TxnRequest, TxnResponse, created_at, delete, one, put, range, written_at};
 
-const LEAVING: &str = "releasing the lock";
+const LEAVING: &str = "giving the lock back";
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What is left to take out of the store.
@@ -36,7 +36,7 @@ impl Parting {
         // A key that we know goes by its number. But a request under way could create it again: rewriting the
         // marker makes all such requests void.
         let txn = match self.revision {
-            _ if lease.is_lost() => TxnRequest::default(),
+            _ if lease.proof.is_lost() => TxnRequest::default(),
             _ if self.unsure => TxnRequest {
                 compare: vec![written_at(&lease.marker, lease.epoch())],
                 success: vec![delete(&self.key), put(&lease.marker, "", lease.id)],
@@ -51,7 +51,7 @@ impl Parting {
         };
         if !txn.success.is_empty() {
             match connection.txn(txn).await {
-                Err(status) if fault::is_lease_gone(&status) => lease.lose(),
+                Err(status) if fault::is_lease_gone(&status) => lease.proof.lose(),
                 Err(status) => return Err(fault::from_status(LEAVING, &status)),
                 Ok(answer) => {
                     connection.history.saw(answer.revision());
@@ -69,7 +69,7 @@ impl Parting {
     pub(crate) async fn by_itself(self, connection: Arc<Connection>, store: Weak<Store>) {
         let mut pause = Duration::from_millis(10);
         // With the store all leases end.
-        while store.strong_count() != 0 && !self.lease.is_lost() {
+        while store.strong_count() != 0 && !self.lease.proof.is_lost() {
             match self.once(&connection).await {
                 Err(fault) if fault.is_transient() => {}
                 // A permanent answer does not change by asking again.
@@ -88,7 +88,7 @@ fn void(lease: &Lease, answer: &TxnResponse) -> Result<()> {
         return Ok(());
     }
     let Some(marker) = answer.range(0).and_then(|it| it.kvs.first()) else {
-        lease.lose();
+        lease.proof.lose();
         return Ok(());
     };
     lease.set_epoch(marker.mod_revision);

@@ -9,6 +9,8 @@
 //! A free lock costs one transaction to take and one to give back. Whoever waits watches its predecessor
 //! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Any minority of the named
 //! nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
+//!
+//! No type of the client crates is part of this interface; they may change in any release.
 
 mod admin;
 mod beat;
@@ -39,7 +41,8 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
-pub use options::{Options, Secret, Tls};
+pub use lockkeeper_core::kit::tls::Tls;
+pub use options::EtcdOptions;
 pub use place::EtcdPlace;
 use store::Store;
 
@@ -78,7 +81,7 @@ impl Etcd {
     /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no node answers, or if those that do belong to
     /// different clusters and none is that of most.
     pub async fn connect(url: &str) -> Result<Self> {
-        Etcd::with_options(Options::parse(url)?).await
+        Etcd::with(EtcdOptions::parse(url)?).await
     }
 
     /// Connect with options.
@@ -88,14 +91,14 @@ impl Etcd {
     ///
     /// # Errors
     /// As for [`Etcd::connect`].
-    pub async fn with_options(options: Options) -> Result<Self> {
-        let etcd = Etcd(Arc::new(Store::new(options)?));
+    pub async fn with(options: EtcdOptions) -> Result<Self> {
+        let etcd = Etcd(Arc::new(Store::new(options.ready()?)?));
         etcd.0.open().await?;
         Ok(etcd)
     }
 
     /// The options it was made with.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &EtcdOptions {
         &self.0.connection.options
     }
 

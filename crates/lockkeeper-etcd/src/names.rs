@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use lockkeeper_core::ClaimId;
+use lockkeeper_core::kit::locked;
 
 /// The names that claims of one lease have, line by line.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl Names {
     /// The number of this claim's name in this line. Every call must be followed by one of [`Names::give_back`], but
     /// only once it is certain that no key with this name is left or can still come.
     pub(crate) fn take(&self, line: &Bytes, id: ClaimId) -> u32 {
-        let mut lines = self.lines();
+        let mut lines = locked(&self.0);
         let line = lines.entry(line.clone()).or_default();
         if let Some(taken) = line.taken.get_mut(&id) {
             taken.places += 1;
@@ -51,7 +52,7 @@ impl Names {
     /// Take the name with this number, if nobody has it, for as long as its key is removed. Answers who has it then.
     pub(crate) fn take_stray(&self, line: &Bytes, number: u32) -> Option<ClaimId> {
         let id = ClaimId::random().ok()?;
-        let mut lines = self.lines();
+        let mut lines = locked(&self.0);
         let of_line = lines.entry(line.clone()).or_default();
         if of_line.taken.values().any(|it| it.number == number) {
             return None;
@@ -65,12 +66,12 @@ impl Names {
 
     /// Whether another place of this process stands for the claim, too.
     pub(crate) fn is_shared(&self, line: &Bytes, id: ClaimId) -> bool {
-        self.lines().get(line).and_then(|it| it.taken.get(&id)).is_some_and(|it| 1 < it.places)
+        locked(&self.0).get(line).and_then(|it| it.taken.get(&id)).is_some_and(|it| 1 < it.places)
     }
 
     /// One place of this claim has left for sure.
     pub(crate) fn give_back(&self, line: &Bytes, id: ClaimId) {
-        let mut lines = self.lines();
+        let mut lines = locked(&self.0);
         let Some(of_line) = lines.get_mut(line) else { return };
         let Entry::Occupied(mut taken) = of_line.taken.entry(id) else { return };
         taken.get_mut().places -= 1;
@@ -80,10 +81,6 @@ impl Names {
         if of_line.taken.is_empty() {
             lines.remove(line);
         }
-    }
-
-    fn lines(&self) -> MutexGuard<'_, HashMap<Bytes, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,7 +104,7 @@ mod tests {
         }
         names.give_back(&other, two);
         names.give_back(&other, two);
-        assert!(names.lines().is_empty(), "what nobody uses is forgotten");
+        assert!(locked(&names.0).is_empty(), "what nobody uses is forgotten");
     }
 
     #[test]

@@ -1,151 +1,169 @@
 //! Where the store is and how to speak to it: the URL, parsed and checked at once.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
-use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
+use lockkeeper_core::address::{Host, Secret, decoded, hosts};
+use lockkeeper_core::kit::settings::Form;
+use lockkeeper_core::kit::tls::Tls;
 
-pub use lockkeeper_core::address::Secret;
-
-const FORM: &str = "etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s], or etcds:// for TLS";
+const FORM: Form =
+    Form::new("etcd", "etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s], or etcds:// for TLS");
 const PORT: u16 = 2379;
-/// What may stand after `?`.
-const KNOWN: [&str; 6] = ["timeout", "password_file", "ca", "cert", "key", "domain"];
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
+/// Everything needed to open the store. Made by [`EtcdOptions::parse`] and changed by its setters.
 ///
 /// `Debug` shows no secret.
 ///
-/// ```no_run
+/// ```
 /// # use std::time::Duration;
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
-/// use lockkeeper_etcd::{Options, Secret, Tls};
+/// use lockkeeper_etcd::EtcdOptions;
 ///
-/// let mut options = Options::parse("etcds://one,two:2390/shop?timeout=500ms")?;
-/// assert_eq!(options.endpoints, ["one:2379", "two:2390"]);
-/// assert_eq!((options.prefix.as_str(), options.timeout), ("shop", Duration::from_millis(500)));
-/// options.tls = Some(Tls { ca: Some("/etc/ssl/shop.pem".into()), ..Tls::default() });
-/// options.password = Some(Secret::new("sesame"));
+/// let options = EtcdOptions::parse("etcd://one,two:2390/shop?timeout=500ms")?
+///     .connect_timeout(Duration::from_secs(1))
+///     .user("locks")
+///     .password("sesame");
+/// assert_eq!(options.endpoints(), ["one:2379", "two:2390"]);
 /// assert!(!format!("{options:?}").contains("sesame"));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// The nodes, `host:port`. Name all: any minority of them may be out of reach.
-    pub endpoints: Vec<String>,
-    /// The user, if the server asks for one.
-    pub user: Option<String>,
-    /// The password.
-    pub password: Option<Secret>,
-    /// TLS, if the scheme is `etcds`.
-    pub tls: Option<Tls>,
-    /// What the name of every key begins with, without the slash that follows.
-    pub prefix: String,
-    /// Patience with an answer. After half of it the next endpoint is asked as well; after twice this the outcome is
-    /// unknown.
-    pub timeout: Duration,
-}
-
-/// Files for TLS. Without `ca` the system's own list of authorities counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The authority that signed the servers' certificates, PEM.
-    pub ca: Option<String>,
-    /// Our own certificate, PEM.
-    pub cert: Option<String>,
-    /// The key to our certificate, PEM.
-    pub key: Option<String>,
+pub struct EtcdOptions {
+    /// The nodes, `host:port`.
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) tls: Option<Tls>,
     /// The name in the servers' certificates, if it is not the host's.
-    pub domain: Option<String>,
+    pub(crate) domain: Option<String>,
+    /// What the name of every key begins with, without the slash that follows.
+    pub(crate) prefix: String,
+    pub(crate) timeout: Duration,
+    connect_timeout: Option<Duration>,
 }
 
-impl Options {
-    /// Read a URL: `etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s]`.
+impl EtcdOptions {
+    /// Read a URL: `etcd://[user:password@]host[:port],host…[/prefix][?timeout=2s]`. Name all nodes: any minority of them
+    /// may be out of reach.
     ///
-    /// `etcds://` means TLS and takes the files `ca`, `cert` and `key` and the name `domain`. A password may
-    /// also come from the file `password_file`.
+    /// Settings: `timeout`, `connect_timeout`, `password_file`, `tls` with the files `ca`, `cert` and `key` and the name
+    /// `domain`. `etcds://` means TLS, too.
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let address = Address::read(url).map_err(|it| bad(&it))?;
-        let tls = match address.scheme {
-            "etcd" => None,
-            "etcds" => Some(Tls::default()),
-            _ => return Err(bad("it does not begin with etcd:// or etcds://")),
+        let address = FORM.address(url)?;
+        let secure = match address.scheme {
+            "etcd" => false,
+            "etcds" => true,
+            _ => return Err(FORM.wrong("it does not begin with etcd:// or etcds://")),
         };
         let prefix = match address.path {
             "" => "lockkeeper".to_owned(),
-            it => decoded(it).map_err(|it| bad(&it))?,
+            it => decoded(it).map_err(|it| FORM.wrong(it))?,
         };
-        let endpoints = hosts(address.hosts, PORT).map_err(|it| bad(&it))?;
-        let mut options = Options {
-            endpoints: endpoints.iter().map(Host::to_string).collect(),
-            user: address.user.clone(),
-            password: address.password.clone(),
-            tls,
-            prefix,
-            timeout: Duration::from_secs(2),
-        };
-        for (name, value) in address.settings().map_err(|it| bad(&it))? {
-            options.set(name, &value)?;
-        }
-        options.check()
+        let endpoints = hosts(address.hosts, PORT).map_err(|it| FORM.wrong(it))?;
+        let mut settings = FORM.settings(address.query)?;
+        let timeout = settings.span("timeout")?.unwrap_or(Duration::from_secs(2));
+        let connect_timeout = settings.span("connect_timeout")?;
+        let (user, password) = settings.login(&address)?;
+        let (tls, domain) = (settings.tls(secure)?, settings.text("domain")?);
+        settings.finish()?;
+        let endpoints = endpoints.iter().map(Host::to_string).collect();
+        let options =
+            EtcdOptions { endpoints, user, password, tls, domain, prefix, timeout, connect_timeout };
+        options.check()?;
+        Ok(options)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        match name {
-            "timeout" => {
-                let timeout = humantime::parse_duration(value);
-                self.timeout = timeout.map_err(|_| bad("`timeout` is no duration such as 2s"))?;
-            }
-            "password_file" => {
-                self.password = Some(Secret::from_file(value).map_err(|it| bad(&it))?);
-            }
-            "ca" | "cert" | "key" | "domain" => {
-                let Some(tls) = &mut self.tls else {
-                    return Err(bad(&format!("`{name}` needs etcds://")));
-                };
-                let field = match name {
-                    "ca" => &mut tls.ca,
-                    "cert" => &mut tls.cert,
-                    "key" => &mut tls.key,
-                    _ => &mut tls.domain,
-                };
-                *field = Some(value.to_owned());
-            }
-            _ => return Err(bad(&unknown_setting(name, &KNOWN))),
+    /// The same, if it can be had.
+    pub(crate) fn ready(self) -> Result<Self, Error> {
+        self.check()?;
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(Tls::lacking(crate::fault::NAME, "lockkeeper-etcd"));
+        }
+        Ok(self)
+    }
+
+    /// Refuse what makes no sense.
+    fn check(&self) -> Result<(), Error> {
+        if [self.timeout, self.connect_patience()].iter().any(|it| !TIMEOUTS.contains(it)) {
+            return Err(FORM.wrong("`timeout` and `connect_timeout` must be from 10ms to 1m"));
+        }
+        if self.prefix.chars().any(char::is_control) || self.prefix.ends_with('/') {
+            return Err(FORM.wrong("the prefix holds a control character or ends with a slash"));
+        }
+        if self.user.is_some() && self.password.as_ref().is_none_or(|it| it.reveal().is_empty()) {
+            return Err(FORM.wrong("there is a user and no password"));
+        }
+        if self.domain.is_some() && self.tls.is_none() {
+            return Err(FORM.wrong("`domain` is for TLS; add `tls=on`"));
         }
         Ok(())
     }
 
-    fn check(self) -> Result<Self, Error> {
-        if self.timeout < Duration::from_millis(10) || Duration::from_secs(60) < self.timeout {
-            return Err(bad("`timeout` must be from 10ms to 1m"));
-        }
-        if self.prefix.chars().any(char::is_control) || self.prefix.ends_with('/') {
-            return Err(bad("the prefix holds a control character or ends with a slash"));
-        }
-        if self.user.is_some() && self.password.as_ref().is_none_or(|it| it.reveal().is_empty()) {
-            return Err(bad("there is a user and no password"));
-        }
-        if self.tls.as_ref().is_some_and(|it| it.cert.is_some() != it.key.is_some()) {
-            return Err(bad("`cert` and `key` belong together"));
-        }
-        if self.tls.is_some() && !cfg!(feature = "tls") {
-            let what =
-                "this program was built without TLS; add the feature `tls` of the crate `lockkeeper-etcd`";
-            return Err(Error::unsupported(crate::fault::NAME, what));
-        }
-        Ok(self)
+    /// The user, if the servers ask for one. It needs a password.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
     }
-}
 
-/// The URL is not repeated: it may hold a password.
-fn bad(what: &str) -> Error {
-    Error::invalid(format!("the etcd URL cannot be used: {what}; it should look like {FORM}"))
+    /// The password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(Secret::new(password));
+        self
+    }
+
+    /// Encrypt, and check the servers' certificates. Usually off.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The name in the servers' certificates. Usually that of the host.
+    #[must_use]
+    pub fn domain(mut self, domain: impl Into<String>) -> Self {
+        self.domain = Some(domain.into());
+        self
+    }
+
+    /// What the name of every key begins with, without the slash that follows. Usually `lockkeeper`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long an answer is waited for, from 10 ms to a minute. After half of it the next node is asked as well; after
+    /// twice this the outcome is unknown. Usually 2 seconds.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long a connection is waited for, from 10 ms to a minute. Usually as long as an answer.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// The nodes, `host:port`.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    pub(crate) fn connect_patience(&self) -> Duration {
+        self.connect_timeout.unwrap_or(self.timeout)
+    }
 }
 
 #[cfg(test)]
@@ -154,13 +172,16 @@ mod tests {
 
     #[test]
     fn a_full_url_is_read() {
-        let options = Options::parse("etcd://me:p%40ss@one,two:99,[::1]:7/team/a?timeout=500ms").unwrap();
+        let options = EtcdOptions::parse("etcd://me:p%40ss@one,two:99,[::1]:7/team/a?timeout=500ms").unwrap();
         assert_eq!(options.endpoints, ["one:2379", "two:99", "[::1]:7"]);
         assert_eq!((options.user.as_deref(), options.prefix.as_str()), (Some("me"), "team/a"));
         assert_eq!(options.password.as_ref().unwrap().reveal(), "p@ss");
         assert_eq!(options.timeout, Duration::from_millis(500));
         assert!(!format!("{options:?}").contains("p@ss"));
-        assert_eq!(Options::parse("etcd://h").unwrap().prefix, "lockkeeper");
+        let plain = EtcdOptions::parse("etcd://h?connect_timeout=3s").unwrap();
+        assert_eq!((plain.prefix.as_str(), plain.connect_patience()), ("lockkeeper", Duration::from_secs(3)));
+        assert_eq!(options.connect_patience(), Duration::from_millis(500), "as `timeout` if nothing is said");
+        assert!(plain.timeout(Duration::ZERO).check().is_err());
     }
 
     #[test]
@@ -179,9 +200,12 @@ mod tests {
             "etcd://me:canary@h?ca=file",
             "etcd://h h",
             "etcds://h?cert=a",
+            "etcds://h?tls=off",
+            "etcd://h?domain=x",
+            "etcd://me:canary@h?password_file=x",
         ];
         for url in urls {
-            let error = Options::parse(url).unwrap_err().to_string();
+            let error = EtcdOptions::parse(url).unwrap_err().to_string();
             assert!(!error.contains("canary"), "{url}: {error}");
         }
     }

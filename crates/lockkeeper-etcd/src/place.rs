@@ -58,7 +58,7 @@ pub struct EtcdPlace {
 
 /// What a look at the line is worth.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Proof {
+enum Worth {
     /// A read, which may be old: good enough to go on waiting.
     Read,
     /// A write that changes nothing but goes through the log, so that only a living leader can answer it.
@@ -120,7 +120,7 @@ impl EtcdPlace {
 
     /// Our lease, or a new one if we have none that lives.
     async fn lease(&mut self) -> Result<Arc<Lease>> {
-        if let Some(lease) = self.lease.as_ref().filter(|it| !it.is_lost()) {
+        if let Some(lease) = self.lease.as_ref().filter(|it| !it.proof.is_lost()) {
             return Ok(lease.clone());
         }
         self.reset();
@@ -160,7 +160,7 @@ impl EtcdPlace {
                 // What was refused was not done.
                 self.unsure = !sure || sent != 0;
                 if fault::is_lease_gone(&status) {
-                    lease.lose();
+                    lease.proof.lose();
                     return Ok(None);
                 }
                 return Err(fault::from_status(TAKING, &status));
@@ -204,7 +204,7 @@ impl EtcdPlace {
     fn find_again(&mut self, lease: &Lease, answer: &TxnResponse) -> Result<Option<Look>> {
         let found = |at| answer.range(at).map(|it| it.kvs.first()).ok_or_else(|| fault::garbled(TAKING));
         let Some(marker) = found(1)? else {
-            lease.lose();
+            lease.proof.lose();
             return Ok(None);
         };
         lease.set_epoch(marker.mod_revision);
@@ -231,18 +231,18 @@ impl EtcdPlace {
     async fn look_again(
         &self,
         own: i64,
-        proof: Proof,
+        worth: Worth,
         patience: Duration,
         doing: &'static str,
     ) -> Result<Option<Look>> {
         let line = if self.is_alone() { newest(&self.line, Some(own)) } else { oldest_first(&self.line) };
         let (mut success, mut failure) = (vec![range(line)], Vec::new());
-        match proof {
-            Proof::Read => {}
-            Proof::Write => success.push(self.nothing()),
-            Proof::Enter(_) => success.extend([touch(&self.key), range(self.store.fences.look())]),
+        match worth {
+            Worth::Read => {}
+            Worth::Write => success.push(self.nothing()),
+            Worth::Enter(_) => success.extend([touch(&self.key), range(self.store.fences.look())]),
         }
-        failure.extend((proof != Proof::Read).then(|| self.nothing()));
+        failure.extend((worth != Worth::Read).then(|| self.nothing()));
         let txn = TxnRequest { compare: vec![created_at(&self.key, own)], success, failure };
         let connection = &self.store.connection;
         let answer = connection.txn_counted(patience, txn).await;
@@ -252,7 +252,7 @@ impl EtcdPlace {
         }
         let others = answer.range(0).ok_or_else(|| fault::garbled(doing))?;
         let mut look = self.look(own, answer.revision(), others);
-        if let (Proof::Enter(floor), true) = (proof, look.blockers.is_empty()) {
+        if let (Worth::Enter(floor), true) = (worth, look.blockers.is_empty()) {
             look.counter = self.store.fences.counter(answer.range(2), look.revision, floor, connection);
         }
         Ok(Some(look))
@@ -306,16 +306,16 @@ impl EtcdPlace {
             // A recheck without a sign is only read: most of those who wait are not next. And where several
             // can be inside, touching our key means to enter: look first.
             if self.counter.is_none() && (!self.is_told() || !self.is_alone()) {
-                let look = self.look_again(own, Proof::Read, patience, TAKING).await?;
+                let look = self.look_again(own, Worth::Read, patience, TAKING).await?;
                 if let Some(look) = look.filter(|it| !it.blockers.is_empty()) {
                     return Ok((lease, look));
                 }
             }
-            let proof = if self.counter.is_some() { Proof::Write } else { Proof::Enter(floor) };
+            let worth = if self.counter.is_some() { Worth::Write } else { Worth::Enter(floor) };
             // Where several can be inside, a copy of a slow request would enter a second time, behind those who
             // followed the first. The look just now has shown that the way is good.
             let patience = if self.is_alone() { patience } else { self.store.connection.options.timeout * 2 };
-            match self.look_again(own, proof, patience, TAKING).await? {
+            match self.look_again(own, worth, patience, TAKING).await? {
                 Some(look) if self.counter.is_some() || !look.blockers.is_empty() => {
                     return Ok((lease, look));
                 }
@@ -334,12 +334,12 @@ impl EtcdPlace {
     async fn fresh_proof(&self, lease: &Lease, called_at: Moment) -> Duration {
         let connection = &self.store.connection;
         // Not for all that is left: an answer that comes too late helps nobody.
-        let most = ((lease.proven_until() - called_at) / 2).min(connection.options.timeout);
+        let most = ((lease.proof.proven_until() - called_at) / 2).min(connection.options.timeout);
         tokio::select! {
-            () = lease.when_proven_beyond(called_at.after(lease.ttl * 2 / 5)) => {}
+            () = lease.proof.when_proven_beyond(called_at.after(lease.ttl * 2 / 5)) => {}
             () = connection.clock.sleep_until(called_at.after(most)) => {}
         }
-        lease.proven_until() - called_at
+        lease.proof.proven_until() - called_at
     }
 
     /// What is left of us in the store.
@@ -365,13 +365,7 @@ fn load(kv: &KeyValue) -> Option<Load> {
 impl Place for EtcdPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.now();
-        if self.claim.load.capacity < self.claim.load.weight || self.claim.load.weight == 0 {
-            let text = format!(
-                "a weight of {} never fits into {}",
-                self.claim.load.weight, self.claim.load.capacity
-            );
-            return Err(Fault::permanent(NAME, TAKING, text));
-        }
+        self.claim.check_load(NAME)?;
         let (lease, look) = self.ask().await?;
         if !look.blockers.is_empty() {
             if self.claim.patient {
@@ -383,7 +377,7 @@ impl Place for EtcdPlace {
         self.wanted = look.wanted;
         // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
         let valid_for = self.fresh_proof(&lease, called_at).await;
-        if valid_for < lease.ttl / 20 || lease.is_lost() {
+        if valid_for < lease.ttl / 20 || lease.proof.is_lost() {
             return Err(Fault::transient(NAME, TAKING, "the lease is in doubt until the next keep-alive"));
         }
         Ok(Turn::Held(Grant::new(self.counter.unwrap_or(0), valid_for).wanted(look.wanted)))
@@ -400,7 +394,7 @@ impl Place for EtcdPlace {
         });
         tokio::select! {
             () = told => {}
-            () = lease.when_lost() => {}
+            () = lease.proof.when_lost() => {}
         }
     }
 
@@ -409,16 +403,16 @@ impl Place for EtcdPlace {
         let (Some(lease), Some(own), Some(_)) = (self.lease.clone(), self.revision, self.counter) else {
             return Ok(Renewal::Lost);
         };
-        if lease.is_lost() {
+        if lease.proof.is_lost() {
             self.reset();
             return Ok(Renewal::Lost);
         }
         // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
         if self.is_told() {
             // No longer than a share of what is left: then there is time for another connection, and another node.
-            let left = lease.proven_until() - called_at;
+            let left = lease.proof.proven_until() - called_at;
             let patience = self.store.connection.patience().min(left / 5);
-            let Some(look) = self.look_again(own, Proof::Write, patience, RENEWING).await? else {
+            let Some(look) = self.look_again(own, Worth::Write, patience, RENEWING).await? else {
                 self.reset();
                 return Ok(Renewal::Lost);
             };
@@ -428,7 +422,7 @@ impl Place for EtcdPlace {
         }
         // What the heartbeat of all has proven is ours as well; a stale proof is waited for.
         let valid_for = self.fresh_proof(&lease, called_at).await;
-        if lease.is_lost() {
+        if lease.proof.is_lost() {
             self.reset();
             return Ok(Renewal::Lost);
         }

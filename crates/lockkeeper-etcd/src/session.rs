@@ -4,13 +4,13 @@
 //! has a deadline of its own, which counts from when a confirmed keep-alive was *sent*; see `beat.rs`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::Moment;
 use lockkeeper_core::backend::{Fault, Result};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use lockkeeper_core::kit::{Proof, locked};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::beat::beat;
 use crate::connection::Connection;
@@ -30,15 +30,6 @@ const MEASURED: u32 = 5;
 /// A lease that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of a lease.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// The cluster will not end it before this moment.
-    proven_until: Moment,
-    /// The cluster has ended it. Final.
-    lost: bool,
-}
-
 /// One lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -51,53 +42,19 @@ pub(crate) struct Lease {
     pub(crate) names: Names,
     pub(crate) marked_at: i64,
     epoch: Mutex<i64>,
-    state: watch::Sender<State>,
+    /// Until when the cluster surely keeps it.
+    pub(crate) proof: Proof,
 }
 
 impl Lease {
-    /// Until when the cluster surely keeps it.
-    pub(crate) fn proven_until(&self) -> Moment {
-        self.state.borrow().proven_until
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.state.borrow().lost
-    }
-
-    /// The cluster has ended it.
-    pub(crate) fn lose(&self) {
-        self.state.send_modify(|it| it.lost = true);
-    }
-
-    /// Resolves when the cluster has ended it.
-    pub(crate) async fn when_lost(&self) {
-        let mut state = self.state.subscribe();
-        // The sender is `self`, which outlives this borrow.
-        let _ = state.wait_for(|it| it.lost).await;
-    }
-
-    /// Wait until it is proven beyond `moment`, or lost.
-    pub(crate) async fn when_proven_beyond(&self, moment: Moment) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|it| it.lost || moment < it.proven_until).await;
-    }
-
     /// The revision at which the marker was last written, as far as we know.
     pub(crate) fn epoch(&self) -> i64 {
-        *self.epoch_guard()
+        *locked(&self.epoch)
     }
 
     pub(crate) fn set_epoch(&self, revision: i64) {
-        let mut epoch = self.epoch_guard();
+        let mut epoch = locked(&self.epoch);
         *epoch = revision.max(*epoch);
-    }
-
-    fn epoch_guard(&self) -> MutexGuard<'_, i64> {
-        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn extend(&self, until: Moment) {
-        self.state.send_modify(|it| it.proven_until = it.proven_until.max(until));
     }
 }
 
@@ -111,12 +68,8 @@ struct Class {
 }
 
 impl Class {
-    fn lease(&self) -> MutexGuard<'_, Option<Arc<Lease>>> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn living(&self) -> Option<Arc<Lease>> {
-        self.lease().clone().filter(|it| !it.is_lost())
+        locked(&self.lease).clone().filter(|it| !it.proof.is_lost())
     }
 }
 
@@ -135,7 +88,7 @@ impl Sessions {
     /// The lease for claims of this ttl; a new one if there is none or the last one was lost.
     pub(crate) async fn lease(&self, ttl: Duration) -> Result<Arc<Lease>> {
         let seconds = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-        let class = self.classes().entry(seconds).or_default().clone();
+        let class = locked(&self.classes).entry(seconds).or_default().clone();
         if let Some(lease) = class.living() {
             return Ok(lease);
         }
@@ -147,11 +100,11 @@ impl Sessions {
 
     /// Give all leases back, at most for `bound`. What is not confirmed then ends by its ttl.
     pub(crate) async fn end(&self, bound: Duration) {
-        let classes: Vec<_> = self.classes().drain().map(|it| it.1).collect();
+        let classes: Vec<_> = locked(&self.classes).drain().map(|it| it.1).collect();
         let revoked = async {
             for class in classes {
                 let _alone = class.asking.lock().await;
-                let lease = class.lease().take();
+                let lease = locked(&class.lease).take();
                 if let Some(lease) = lease {
                     revoke(&self.connection, &lease).await;
                 }
@@ -162,10 +115,6 @@ impl Sessions {
             () = self.connection.clock.sleep(bound) => {}
         }
     }
-
-    fn classes(&self) -> MutexGuard<'_, HashMap<i64, Arc<Class>>> {
-        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 async fn ask(connection: Arc<Connection>, class: Arc<Class>, seconds: i64) -> Result<Arc<Lease>> {
@@ -174,7 +123,7 @@ async fn ask(connection: Arc<Connection>, class: Arc<Class>, seconds: i64) -> Re
         return Ok(lease);
     }
     let fresh = Arc::new(grant(&connection, seconds).await?);
-    *class.lease() = Some(fresh.clone());
+    *locked(&class.lease) = Some(fresh.clone());
     tokio::spawn(keep(connection.clone(), fresh.clone(), class.clone()));
     Ok(fresh)
 }
@@ -200,7 +149,6 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
             return Err(fault);
         }
     };
-    let state = State { proven_until: asked_at.after(ttl), lost: false };
     Ok(Lease {
         id: granted.id,
         ttl,
@@ -208,7 +156,7 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
         names: Names::default(),
         marked_at: marked.revision(),
         epoch: Mutex::new(marked.revision()),
-        state: watch::Sender::new(state),
+        proof: Proof::until(asked_at.after(ttl)),
     })
 }
 
@@ -239,26 +187,26 @@ async fn long_enough(connection: &Connection, ttl: Duration) -> Result<()> {
 async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>) {
     let clock = connection.clock.clone();
     let (mut used_at, mut began_at, mut tidied_at) = (clock.now(), clock.now(), connection.dials());
-    while !lease.is_lost() {
+    while !lease.proof.is_lost() {
         clock.sleep_until(began_at.after(lease.ttl / BEATS)).await;
         began_at = clock.now();
         beat(&connection, &lease).await;
         let dials = connection.dials();
-        if dials != tidied_at && !lease.is_lost() && stray::remove(&connection, &lease).await.is_ok() {
+        if dials != tidied_at && !lease.proof.is_lost() && stray::remove(&connection, &lease).await.is_ok() {
             tidied_at = dials;
         }
         // One is ours and one is the class's.
         if 2 < Arc::strong_count(&lease) {
             used_at = clock.now();
         } else if IDLE_MAX.max(lease.ttl * 2) < clock.now() - used_at {
-            let mut current = class.lease();
+            let mut current = locked(&class.lease);
             if Arc::strong_count(&lease) <= 2 {
                 *current = None;
                 break;
             }
         }
     }
-    if !lease.is_lost() {
+    if !lease.proof.is_lost() {
         revoke(&connection, &lease).await;
     }
 }
@@ -266,7 +214,7 @@ async fn keep(connection: Arc<Connection>, lease: Arc<Lease>, class: Arc<Class>)
 /// End a lease, and everything under it.
 pub(crate) async fn revoke(connection: &Connection, lease: &Lease) {
     revoke_id(connection, lease.id).await;
-    lease.lose();
+    lease.proof.lose();
 }
 
 async fn revoke_id(connection: &Connection, id: i64) {

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
+use lockkeeper_core::kit::Driver;
 
-use crate::channel::Driver;
 use crate::connection::Connection;
 use crate::fences::Fences;
 use crate::grants::Grants;
-use crate::options::Options;
+use crate::options::EtcdOptions;
 use crate::session::Sessions;
 use crate::wake::Wake;
 
@@ -23,21 +23,22 @@ pub(crate) struct Store {
     pub(crate) wake: Wake,
     pub(crate) fences: Arc<Fences>,
     pub(crate) grants: Arc<Grants>,
+    /// Drives connections, heartbeats and watches while the application blocks its own threads.
     _driver: Driver,
 }
 
 impl Store {
     /// Start the thread. Nothing is sent yet.
-    pub(crate) fn new(options: Options) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: EtcdOptions) -> lockkeeper_core::Result<Self> {
         let sessions = Arc::<OnceLock<Arc<Sessions>>>::default();
         let leaving = sessions.clone();
-        let driver = Driver::start(async move || {
+        let driver = Driver::start("lockkeeper-etcd", async move || {
             if let Some(sessions) = leaving.get() {
                 sessions.end(FAREWELL_MAX).await;
             }
         })?;
         let fences = Arc::new(Fences::new(&options.prefix));
-        let connection = Arc::new(Connection::new(options, Clock::boot(), driver.handle.clone())?);
+        let connection = Arc::new(Connection::new(options, Clock::boot(), driver.handle().clone())?);
         let grants = Arc::<Grants>::default();
         let wake = Wake::start(connection.clone(), grants.clone());
         let sessions = sessions.get_or_init(|| Arc::new(Sessions::new(connection.clone()))).clone();

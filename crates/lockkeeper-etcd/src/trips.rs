@@ -1,8 +1,10 @@
 //! How long answers take: what patience and the shortest ttl are reckoned from.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
+
+use lockkeeper_core::kit::locked;
 
 /// How many of the last round trips count.
 const KEPT: usize = 8;
@@ -14,7 +16,7 @@ pub(crate) struct Trips(Mutex<VecDeque<Duration>>);
 impl Trips {
     /// An answer came after this long.
     pub(crate) fn add(&self, took: Duration) {
-        let mut trips = self.trips();
+        let mut trips = locked(&self.0);
         if trips.len() == KEPT {
             trips.pop_front();
         }
@@ -23,16 +25,12 @@ impl Trips {
 
     /// The quickest of the last: what the network takes, whatever else is slow. Zero before the first.
     pub(crate) fn quickest(&self) -> Duration {
-        self.trips().iter().min().copied().unwrap_or_default()
+        locked(&self.0).iter().min().copied().unwrap_or_default()
     }
 
     /// The slowest of the last: what an answer may well take.
     pub(crate) fn slowest(&self) -> Duration {
-        self.trips().iter().max().copied().unwrap_or_default()
-    }
-
-    fn trips(&self) -> MutexGuard<'_, VecDeque<Duration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).iter().max().copied().unwrap_or_default()
     }
 }
 

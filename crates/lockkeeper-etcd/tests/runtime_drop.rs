@@ -3,8 +3,8 @@
 
 use lockkeeper_core::Locker;
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
+use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 
 struct One(Server);
 
@@ -23,4 +23,4 @@ impl Remote for One {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(one_server, One);
+lockkeeper_servers::runtime_drop!(one_server, One);

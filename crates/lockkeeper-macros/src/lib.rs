@@ -5,8 +5,8 @@
 //! writes the new function, and `locked.rs` of the facade is what the new function calls.
 
 mod expand;
+mod nearest;
 mod options;
-mod words;
 
 use proc_macro::TokenStream;
 use quote::quote;

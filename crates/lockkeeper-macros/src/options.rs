@@ -7,7 +7,7 @@ use syn::parse::{ParseStream, Parser as _};
 use syn::spanned::Spanned as _;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitStr, Path, Result, Token};
 
-use crate::words;
+use crate::nearest;
 
 const KNOWN: &[&str] =
     &["name", "key", "system", "wait", "ttl", "max_hold", "try", "locker", "or", "or_else", "guard", "crate"];
@@ -151,7 +151,7 @@ fn not_yet(word: &Ident) -> Error {
 
 fn unknown_option(word: &str) -> String {
     let known = KNOWN.join("`, `");
-    match words::nearest(word, KNOWN) {
+    match nearest::nearest(word, KNOWN) {
         Some(near) => format!("there is no option `{word}`; did you mean `{near}`?"),
         None => format!(
             "there is no option `{word}`; there are `{known}`. A named argument of the format string goes \

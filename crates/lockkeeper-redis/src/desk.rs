@@ -33,7 +33,7 @@ use crate::renewal::Renewals;
 use crate::road::Road;
 use crate::script::Scripts;
 use crate::sync::Sync;
-use crate::wake::{Board, Ear};
+use crate::wake::{Bells, Ear, ring_all};
 
 /// How often a subscription follows a slot that moves.
 const MOVES_MAX: usize = 4;
@@ -43,7 +43,7 @@ const MOVES_MAX: usize = 4;
 pub(crate) struct Office {
     pub(crate) dialer: SharedDialer,
     pub(crate) scripts: Arc<Scripts>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) bells: Arc<Bells>,
     /// Rung when something broke or changed: what is held should be renewed at once.
     pub(crate) alarm: Arc<Notify>,
 }
@@ -51,9 +51,9 @@ pub(crate) struct Office {
 impl Office {
     /// Called when a connection breaks: whoever waits asks again, and whoever holds is renewed.
     fn on_break(&self) -> Arc<dyn Fn() + Send + std::marker::Sync> {
-        let (board, alarm) = (self.board.clone(), self.alarm.clone());
+        let (bells, alarm) = (self.bells.clone(), self.alarm.clone());
         Arc::new(move || {
-            board.call_all();
+            ring_all(&bells);
             alarm.notify_one();
         })
     }
@@ -82,9 +82,9 @@ impl Desk {
         let (dialer, cluster, broken) = (&office.dialer, office.is_cluster(), office.on_break());
         let options = &dialer.options;
         let channel = (!cluster).then(|| naming::channel(&options.prefix, None, &process));
-        let board = (!cluster).then(|| office.board.clone());
-        let ear = Ear { board, channel, deaf: broken.clone() };
-        let silent = Ear { board: None, channel: None, deaf: broken.clone() };
+        let bells = (!cluster).then(|| office.bells.clone());
+        let ear = Ear { bells, channel, deaf: broken.clone() };
+        let silent = Ear { bells: None, channel: None, deaf: broken.clone() };
         let road = |ear| Road::new(dialer, ear, &home, &broken);
         let ears = cluster.then(|| Ears::new(office, &home, process.clone()));
         Ok(Desk {
@@ -133,7 +133,7 @@ impl Ears {
             locked(&forget).clear();
             broken();
         });
-        let ear = Ear { board: Some(office.board.clone()), channel: None, deaf: deaf.clone() };
+        let ear = Ear { bells: Some(office.bells.clone()), channel: None, deaf: deaf.clone() };
         let options = &office.dialer.options;
         let road = Road::new(&office.dialer, Some(ear), home, &deaf);
         Ears { road, prefix: options.prefix.clone(), process, timeout: options.timeout, heard }

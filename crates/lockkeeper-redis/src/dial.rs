@@ -15,7 +15,7 @@ use redis::{
 };
 
 use crate::fault;
-use crate::options::{Deployment, Host, Options, Secret};
+use crate::options::{Deployment, Host, RedisOptions, Secret};
 use crate::wake::Tap;
 
 /// Commands that may wait in a connection's channel. The client's own 50 make a crowd queue for the queue.
@@ -36,7 +36,7 @@ pub(crate) type Range = (u16, u16, Host);
 /// Knows how to reach the store.
 #[derive(Debug)]
 pub(crate) struct Dialer {
-    pub(crate) options: Options,
+    pub(crate) options: RedisOptions,
     pub(crate) clock: Clock,
     /// Which server was the primary when last asked, and since when if it took over, for the restart guard.
     known_run: Mutex<Option<(String, Option<Moment>)>>,
@@ -47,9 +47,10 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    pub(crate) fn new(options: Options) -> Result<Self, Error> {
+    pub(crate) fn new(options: RedisOptions) -> Result<Self, Error> {
+        #[cfg(feature = "tls")]
         if options.tls.is_some() {
-            tls_ready()?;
+            tls_ready();
         }
         if options.restart_guard.is_some() && options.deployment == Deployment::Cluster {
             return Err(Error::unsupported(
@@ -255,10 +256,13 @@ impl Dialer {
         let Some(tls) = &self.options.tls else {
             return Ok(None);
         };
-        let read = |file: &Option<String>| file.as_ref().map(|it| read_file(it)).transpose();
-        let (root_cert, cert, key) = (read(&tls.ca)?, read(&tls.cert)?, read(&tls.key)?);
+        let unreadable = |it: Error| {
+            RedisError::from((ErrorKind::InvalidClientConfig, "a TLS file cannot be read", it.to_string()))
+        };
+        let (root_cert, identity) =
+            (tls.read_ca().map_err(unreadable)?, tls.read_identity().map_err(unreadable)?);
         let client_tls =
-            cert.zip(key).map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+            identity.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
         Ok(Some(redis::TlsCertificates { client_tls, root_cert }))
     }
 
@@ -294,31 +298,13 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|it| it.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-#[cfg(feature = "tls")]
-fn read_file(file: &str) -> RedisResult<Vec<u8>> {
-    std::fs::read(file).map_err(|it| {
-        let what = format!("{file}: {it}");
-        RedisError::from((ErrorKind::InvalidClientConfig, "a TLS file cannot be read", what))
-    })
-}
-
 /// The client asks rustls for the process's default provider and would panic if that is not clear.
 #[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "the twin without TLS fails")]
-fn tls_ready() -> Result<(), Error> {
+fn tls_ready() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // If another thread was quicker there is a default now, which is all we need.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    Ok(())
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls_ready() -> Result<(), Error> {
-    Err(Error::unsupported(
-        fault::NAME,
-        "rediss:// needs the feature `tls` of lockkeeper-redis, which was not compiled in",
-    ))
 }
 
 /// Shared by those who dial.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Place as _, Result, Turn};
 use lockkeeper_core::clock::time_of_day;
-use lockkeeper_core::inspect::{Finding, Severity};
+use lockkeeper_core::inspect::Finding;
 use lockkeeper_core::{Claim, ClaimId, Clock, Key, Label};
 use redis::{Cmd, Value};
 
 use crate::dial::field;
 use crate::fault;
-use crate::options::{Deployment, Host, Options, Replicas};
+use crate::options::{Deployment, Host, RedisOptions, Replicas};
 use crate::place::RedisPlace;
 use crate::store::Store;
 
@@ -44,22 +44,17 @@ pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding::new(severity, what, consequence, remedy)
-}
-
 fn fine(what: String) -> Finding {
-    finding(Severity::Fine, what, "nothing to fear here", "none needed")
+    Finding::fine(what, "nothing to fear here")
 }
 
 /// Who can read and change what we say to the store.
-fn network(options: &Options) -> Finding {
+fn network(options: &RedisOptions) -> Finding {
     let local = |it: &Host| it.name == "localhost" || it.name == "::1" || it.name.starts_with("127.");
     if options.tls.is_some() || options.hosts.iter().all(local) {
         return fine(format!("{options}: nobody on the network between can listen"));
     }
-    finding(
-        Severity::Warning,
+    Finding::warning(
         format!("{options}: the connection is not encrypted"),
         "whoever sees the network sees the password and can release any lock",
         "use rediss:// with the servers' tls-port",
@@ -73,8 +68,7 @@ fn version(node: &str, info: &str) -> Finding {
     if needed <= major {
         return fine(format!("{node}: version {version}"));
     }
-    finding(
-        Severity::Danger,
+    Finding::danger(
         format!("{node}: version {version}"),
         "SET with NX and GET, or sharded channels, which locks need, are missing",
         "use Redis 7 or later, or Valkey",
@@ -84,8 +78,7 @@ fn version(node: &str, info: &str) -> Finding {
 fn role(node: &str, info: &str) -> Finding {
     match field(info, "role") {
         Some("master") => fine(format!("{node}: it is a primary")),
-        role => finding(
-            Severity::Danger,
+        role => Finding::danger(
             format!("{node}: its role is {}", role.unwrap_or("unknown")),
             "a replica takes no locks",
             "name the primary, or the sentinels by redis+sentinel://",
@@ -99,15 +92,14 @@ fn eviction(node: &str, info: &str) -> Finding {
     if policy == "noeviction" || limit == "0" {
         return fine(format!("{node}: no eviction (maxmemory {limit}, policy {policy})"));
     }
-    finding(
-        Severity::Danger,
+    Finding::danger(
         format!("{node}: maxmemory {limit} with policy {policy}"),
         "a full server removes locks that are held, and others get them",
         "set maxmemory-policy noeviction, or keep locks on a server of their own",
     )
 }
 
-fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Finding {
+fn persistence(node: &str, info: &str, config: Option<&Config>, options: &RedisOptions) -> Finding {
     let aof = field(info, "aof_enabled") == Some("1");
     let fsync = config.and_then(|it| it.get("appendfsync")).map_or("?", String::as_str);
     if aof && fsync == "always" {
@@ -117,15 +109,14 @@ fn persistence(node: &str, info: &str, config: Option<&Config>, options: &Option
     if let Some(guard) = options.restart_guard {
         return fine(format!("{what}, but restart_guard={guard:?} waits after a restart"));
     }
-    finding(
-        Severity::Warning,
+    Finding::warning(
         what,
         "a server that restarts has forgotten locks that are still held, and may give them to others",
         "set appendonly yes and appendfsync always, or ?restart_guard= to at least the longest ttl",
     )
 }
 
-fn replication(node: &str, info: &str, config: Option<&Config>, options: &Options) -> Option<Finding> {
+fn replication(node: &str, info: &str, config: Option<&Config>, options: &RedisOptions) -> Option<Finding> {
     let replicas: u32 = field(info, "connected_slaves")?.parse().ok()?;
     let can_fail_over = options.deployment != Deployment::Single || replicas > 0;
     if !can_fail_over {
@@ -144,12 +135,11 @@ fn replication(node: &str, info: &str, config: Option<&Config>, options: &Option
     } else {
         "replication is asynchronous: a failover can forget a lock that is held, and give it to another"
     };
-    Some(finding(Severity::Warning, what, consequence, remedy))
+    Some(Finding::warning(what, consequence, remedy))
 }
 
 fn blind(node: &str) -> Finding {
-    finding(
-        Severity::Warning,
+    Finding::warning(
         format!("{node}: CONFIG GET is not permitted"),
         "appendfsync and min-replicas-to-write could not be looked at",
         "allow +config|get to the user that runs the doctor, or look for yourself",
@@ -175,14 +165,12 @@ async fn replica_clocks(store: &Store, node: &str, info: &str) -> Vec<Finding> {
             Ok(theirs) if ours.abs_diff(theirs) <= OFFSET_MAX => {
                 fine(format!("{node}: the clock of its replica {host} agrees"))
             }
-            Ok(theirs) => finding(
-                Severity::Danger,
+            Ok(theirs) => Finding::danger(
                 format!("{node}: the clock of its replica {host} differs by {:?}", ours.abs_diff(theirs)),
                 "after a failover locks end earlier or later by as much, and fences may go back",
                 "let all servers follow the same time source",
             ),
-            Err(fault) => finding(
-                Severity::Warning,
+            Err(fault) => Finding::warning(
                 format!("{node}: its replica {host} could not be asked ({})", fault.message),
                 "whether its clock agrees is not known",
                 "run the doctor where all servers can be reached",
@@ -204,8 +192,7 @@ async fn clock(store: &Store) -> Result<Finding> {
     if offset <= OFFSET_MAX + took {
         return Ok(fine(what));
     }
-    Ok(finding(
-        Severity::Warning,
+    Ok(Finding::warning(
         what,
         "locks do not mind; fences of a new server whose clock is behind may be smaller than the old ones",
         "let all machines follow a time source, and never set a server's clock back",
@@ -216,14 +203,12 @@ async fn clock(store: &Store) -> Result<Finding> {
 async fn self_test(store: &Arc<Store>) -> Finding {
     match try_everything(store).await {
         Ok(true) => fine("a lock was taken, handed on by message, renewed and given back".to_owned()),
-        Ok(false) => finding(
-            Severity::Warning,
+        Ok(false) => Finding::warning(
             "a lock was handed on, but no message told so".to_owned(),
             "whoever waits learns of its turn late, by asking again",
             "allow the channels &PREFIX:wake:* and +subscribe +publish (on a cluster +ssubscribe +spublish)",
         ),
-        Err(fault) => finding(
-            Severity::Danger,
+        Err(fault) => Finding::danger(
             format!("taking a lock fails: {}", fault.message),
             "no lock can be had",
             "see the message; for permissions see docs/backends/redis.md",

@@ -9,6 +9,9 @@
 //! Each verb is one script that judges by the server's clock; a free lock costs one trip to take and one
 //! to give back. Whoever leaves appoints the next in line, which is holder when the message arrives. See
 //! `docs/backends/redis.md` for what each deployment and each setting gives and does not give.
+//!
+//! [`RedisFences`] speaks to connections of yours, so [`redis`] is part of this interface and re-exported. When it makes a
+//! breaking release, the next minor release of this crate (0.x) follows, never a patch.
 
 mod admin;
 mod batch;
@@ -40,12 +43,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Profile, Reach};
+use lockkeeper_core::kit::Driver;
+use lockkeeper_core::node::UrlNode;
 use lockkeeper_core::{Claim, Result};
 use tokio::runtime::Handle;
 
 pub use fenced::{FencedScript, RedisFences};
-pub use options::{Deployment, Host, Options, Replicas, Secret, Tls};
+pub use lockkeeper_core::kit::tls::Tls;
+pub use options::{RedisOptions, Replicas};
 pub use place::RedisPlace;
+pub use redis;
 use store::Store;
 
 const CONNECTING: &str = "connecting";
@@ -83,7 +90,7 @@ impl Redis {
     /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
     /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if the store does not answer.
     pub async fn connect(url: &str) -> Result<Self> {
-        Redis::with_options(Options::parse(url)?).await
+        Redis::with(RedisOptions::parse(url)?).await
     }
 
     /// Connect with options.
@@ -93,7 +100,7 @@ impl Redis {
     ///
     /// # Errors
     /// As for [`Redis::connect`].
-    pub async fn with_options(options: Options) -> Result<Self> {
+    pub async fn with(options: RedisOptions) -> Result<Self> {
         let redis = Redis::lazy(options)?;
         match Handle::try_current() {
             Ok(_) => redis.reach().await?,
@@ -110,17 +117,10 @@ impl Redis {
 
     /// The same for a caller without a runtime. Its locker has one, so that nothing else will be missing.
     async fn reach_from_a_thread(&self) -> Result<()> {
-        let (redis, (answer, told)) = (self.clone(), tokio::sync::oneshot::channel());
-        let lacking = |it: std::io::Error| {
-            Fault::transient(fault::NAME, CONNECTING, "no thread could be started to connect").with_source(it)
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(lacking)?;
-        let thread = std::thread::Builder::new().name("lockkeeper-connect".into());
-        let reached = move || drop(answer.send(runtime.block_on(redis.reach())));
-        thread.spawn(reached).map_err(lacking)?;
-        told.await.unwrap_or_else(|_| {
-            Err(Fault::transient(fault::NAME, CONNECTING, "the thread that connects ended without a word")
-                .into())
+        let (driver, redis) = (Driver::start("lockkeeper-connect", async || {})?, self.clone());
+        driver.handle().spawn(async move { redis.reach().await }).await.unwrap_or_else(|_| {
+            let what = "the thread that connects ended without a word";
+            Err(Fault::transient(fault::NAME, CONNECTING, what).into())
         })
     }
 
@@ -128,21 +128,21 @@ impl Redis {
     ///
     /// ```
     /// # fn main() -> Result<(), lockkeeper_core::Error> {
-    /// # use lockkeeper_redis::{Options, Redis};
-    /// let redis = Redis::lazy(Options::parse("redis://db-1/0")?)?; // nobody need answer yet
-    /// assert_eq!(redis.options().prefix, "lk");
+    /// # use lockkeeper_redis::{Redis, RedisOptions};
+    /// let redis = Redis::lazy(RedisOptions::parse("redis://db-1/0")?)?; // nobody need answer yet
+    /// assert_eq!(redis.options().to_string(), "redis://db-1:6379");
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// If the options ask for what cannot be had.
-    pub fn lazy(options: Options) -> Result<Self> {
-        Ok(Redis(Store::new(options)?))
+    pub fn lazy(options: RedisOptions) -> Result<Self> {
+        Ok(Redis(Store::new(options.ready()?)?))
     }
 
     /// The options it was made with.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &RedisOptions {
         self.0.options()
     }
 }
@@ -159,5 +159,29 @@ impl Backend for Redis {
 
     fn enter(&self, claim: Claim) -> RedisPlace {
         RedisPlace::new(self.0.clone(), claim)
+    }
+}
+
+impl UrlNode for Redis {
+    const SCHEME: &'static str = "redis";
+    const SETTINGS: &'static [&'static str] = options::OF_NODES;
+
+    fn lazy_from(url: &str) -> Result<Self> {
+        Redis::lazy(RedisOptions::parse(url)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_node_of_redlock_is_given_is_known_to_it() {
+        for name in Redis::SETTINGS {
+            let value = if *name == "password_file" { "/dev/null" } else { "1s" };
+            if let Err(error) = Redis::lazy_from(&format!("redis://a?{name}={value}")) {
+                assert!(!error.to_string().contains("is unknown"), "{name}: {error}");
+            }
+        }
     }
 }

@@ -4,88 +4,77 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
-use lockkeeper_core::address::{Address, decoded, hosts, unknown_setting};
+use lockkeeper_core::address::{Address, decoded, hosts};
+use lockkeeper_core::kit::settings::{Form, Settings};
+use lockkeeper_core::kit::tls::Tls;
 
-pub use lockkeeper_core::address::{Host, Secret};
+pub(crate) use lockkeeper_core::address::{Host, Secret};
 
-/// What the URL schemes look like, for error messages.
-const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// (TLS), \
-    redis+sentinel://host[:port],host…/service[/db] or redis+cluster://host[:port],host…";
+const FORM: Form = Form::new(
+    "Redis",
+    "redis://[user:password@]host[:port][/db], redis+sentinel://host[:port],host…/service[/db] or \
+     redis+cluster://host[:port],host…, with rediss for TLS",
+);
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The settings a URL may carry after `?`.
-const KNOWN: [&str; 12] = [
+/// The settings that nodes of Redlock share.
+pub(crate) const OF_NODES: &[&str] = &[
     "prefix",
     "timeout",
     "connect_timeout",
     "replicas",
     "replicas_timeout",
-    "restart_guard",
     "password_file",
-    "sentinel_user",
-    "sentinel_password",
+    "tls",
     "ca",
     "cert",
     "key",
 ];
 
-/// Everything needed to open the store. Made by [`Options::parse`]; fields may be changed afterwards.
+/// Everything needed to open the store. Made by [`RedisOptions::parse`] and changed by its setters.
 ///
 /// `Debug` and `Display` show no secret.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
-/// use lockkeeper_redis::{Deployment, Host, Options, Replicas, Secret};
+/// use lockkeeper_redis::{RedisOptions, Replicas};
 ///
-/// let mut options = Options::parse("redis+sentinel://one,two:26380/shop?replicas=majority")?;
-/// assert_eq!(options.deployment, Deployment::Sentinel { service: "shop".into() });
-/// assert_eq!(options.hosts[1], Host { name: "two".into(), port: 26380 });
-/// assert_eq!(options.replicas, Replicas::Majority);
-/// options.password = Some(Secret::new("sesame"));
-/// options.restart_guard = Some(Duration::from_secs(60));
+/// let options = RedisOptions::parse("redis+sentinel://one,two:26380/shop?timeout=500ms")?
+///     .replicas(Replicas::Majority)
+///     .restart_guard(Duration::from_secs(60))
+///     .password("sesame");
+/// assert_eq!(options.to_string(), "redis+sentinel://one:26379,two:26380/shop");
 /// assert!(!format!("{options:?}").contains("sesame"));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-#[non_exhaustive]
-pub struct Options {
+pub struct RedisOptions {
     /// How the servers are deployed.
-    pub deployment: Deployment,
+    pub(crate) deployment: Deployment,
     /// The hosts named in the URL: the server, the sentinels, or some nodes of the cluster.
-    pub hosts: Vec<Host>,
+    pub(crate) hosts: Vec<Host>,
     /// The database number. Always 0 on a cluster.
-    pub db: i64,
-    /// The ACL user; `None` is `default`.
-    pub user: Option<String>,
-    /// The password.
-    pub password: Option<Secret>,
-    /// The user for the sentinels themselves.
-    pub sentinel_user: Option<String>,
-    /// The password for the sentinels themselves.
-    pub sentinel_password: Option<Secret>,
-    /// TLS, if the scheme begins with `rediss`.
-    pub tls: Option<Tls>,
-    /// What the name of every key and channel begins with.
-    pub prefix: String,
-    /// How long to wait for an answer. After that its outcome is unknown.
-    pub timeout: Duration,
-    /// How long to wait for a connection.
-    pub connect_timeout: Duration,
-    /// How many replicas must confirm a grant before it counts.
-    pub replicas: Replicas,
-    /// How long the replicas may take to confirm.
-    pub replicas_timeout: Duration,
-    /// Give no grants on a server that started, or took over, less than this long ago.
-    pub restart_guard: Option<Duration>,
+    pub(crate) db: i64,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<Secret>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) prefix: String,
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) replicas: Replicas,
+    pub(crate) replicas_timeout: Duration,
+    pub(crate) restart_guard: Option<Duration>,
 }
 
 /// How the servers are deployed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deployment {
+pub(crate) enum Deployment {
     /// One server, perhaps with replicas that nobody promotes by himself.
     Single,
     /// Sentinels say which server is the primary of this service.
@@ -97,19 +86,9 @@ pub enum Deployment {
     Cluster,
 }
 
-/// Files for TLS. Without `ca` the system's own list of authorities counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The authority that signed the server's certificate, PEM.
-    pub ca: Option<String>,
-    /// Our own certificate, PEM.
-    pub cert: Option<String>,
-    /// The key to our certificate, PEM.
-    pub key: Option<String>,
-}
-
 /// How many replicas must confirm a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Replicas {
     /// None: the primary alone decides.
     None,
@@ -119,27 +98,24 @@ pub enum Replicas {
     Majority,
 }
 
-impl Options {
-    /// Read a URL.
+impl RedisOptions {
+    /// Read a URL: `redis://[user:password@]host[:port][/db]`, `redis+sentinel://host,host/service[/db]` or
+    /// `redis+cluster://host,host`, each with `rediss` or `?tls=on` for TLS.
+    ///
+    /// Settings: `prefix`, `timeout`, `connect_timeout`, `replicas`, `replicas_timeout`, `restart_guard`, `password_file`,
+    /// `sentinel_user`, `sentinel_password`, `tls` with the files `ca`, `cert` and `key`.
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let address = Address::read(url).map_err(|it| bad(&it, FORMS))?;
-        let (tls, kind) = match address.scheme {
-            scheme @ ("redis" | "rediss") => (scheme == "rediss", ""),
-            scheme => match scheme.split_once('+') {
-                Some(("redis", kind @ ("sentinel" | "cluster"))) => (false, kind),
-                Some(("rediss", kind @ ("sentinel" | "cluster"))) => (true, kind),
-                _ => return Err(bad(&format!("the scheme {scheme:?} is unknown"), FORMS)),
-            },
-        };
-        let mut options = Options::new(kind, address.path, address.hosts)?;
-        options.tls = tls.then(Tls::default);
-        (options.user, options.password) = (address.user.clone(), address.password.clone());
-        for (name, value) in address.settings().map_err(|it| bad(&it, FORMS))? {
-            options.set(name, &value)?;
+        let address = FORM.address(url)?;
+        let (base, kind) = address.scheme.split_once('+').unwrap_or((address.scheme, ""));
+        if !["redis", "rediss"].contains(&base) || !["", "sentinel", "cluster"].contains(&kind) {
+            return Err(FORM.wrong(format!("the scheme {:?} is unknown", address.scheme)));
         }
+        let mut options = RedisOptions::new(kind, address.path, address.hosts)?;
+        options.set(&address, FORM.settings(address.query)?, base == "rediss")?;
+        options.check()?;
         Ok(options)
     }
 
@@ -148,9 +124,9 @@ impl Options {
             "sentinel" => {
                 let (service, db) = path.split_once('/').unwrap_or((path, ""));
                 if service.is_empty() {
-                    return Err(bad("the service is missing", "redis+sentinel://host,host/service"));
+                    return Err(FORM.wrong("the service is missing"));
                 }
-                let service = decoded(service).map_err(|it| bad(&it, FORMS))?;
+                let service = decoded(service).map_err(|it| FORM.wrong(it))?;
                 (Deployment::Sentinel { service }, db, SENTINEL_PORT)
             }
             "cluster" => (Deployment::Cluster, path, PORT),
@@ -162,19 +138,18 @@ impl Options {
                 .parse()
                 .ok()
                 .filter(|it| *it >= 0)
-                .ok_or_else(|| bad("the database is not a number", FORMS))?,
+                .ok_or_else(|| FORM.wrong("the database is not a number"))?,
         };
         if deployment == Deployment::Cluster && db != 0 {
-            return Err(bad("a cluster has database 0 only", "redis+cluster://host,host"));
+            return Err(FORM.wrong("a cluster has database 0 only"));
         }
-        let hosts = hosts(named, port).map_err(|it| bad(&it, FORMS))?;
+        let hosts = hosts(named, port).map_err(|it| FORM.wrong(it))?;
         if deployment == Deployment::Single && hosts.len() != 1 {
-            return Err(bad(
-                "it names several hosts",
-                "one host, or redis+sentinel://, redis+cluster:// or redlock:// for several",
-            ));
+            return Err(
+                FORM.wrong("it names several hosts, which redis+sentinel, redis+cluster and redlock do")
+            );
         }
-        Ok(Options {
+        Ok(RedisOptions {
             deployment,
             hosts,
             db,
@@ -192,33 +167,122 @@ impl Options {
         })
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        let text = || Some(value.to_owned());
-        match name {
-            "prefix" => self.prefix = prefix(value)?,
-            "timeout" => self.timeout = duration(name, value)?,
-            "connect_timeout" => self.connect_timeout = duration(name, value)?,
-            "replicas" => self.replicas = replicas(value)?,
-            "replicas_timeout" => self.replicas_timeout = duration(name, value)?,
-            "restart_guard" => self.restart_guard = Some(duration(name, value)?),
-            "password_file" => {
-                let secret = Secret::from_file(value).map_err(|it| bad(&it, "a readable file"))?;
-                self.password = Some(secret);
+    fn set(&mut self, address: &Address<'_>, mut it: Settings<'_>, secure: bool) -> Result<(), Error> {
+        self.prefix = it.text("prefix")?.unwrap_or(std::mem::take(&mut self.prefix));
+        self.timeout = it.span("timeout")?.unwrap_or(self.timeout);
+        self.connect_timeout = it.span("connect_timeout")?.unwrap_or(self.connect_timeout);
+        self.replicas = it.read("replicas", "a number or `majority`", replicas_of)?.unwrap_or(self.replicas);
+        self.replicas_timeout = it.span("replicas_timeout")?.unwrap_or(self.replicas_timeout);
+        self.restart_guard = it.span("restart_guard")?;
+        (self.user, self.password) = it.login(address)?;
+        if matches!(self.deployment, Deployment::Sentinel { .. }) {
+            self.sentinel_user = it.text("sentinel_user")?;
+            self.sentinel_password = it.text("sentinel_password")?.map(Secret::new);
+        } else {
+            for name in ["sentinel_user", "sentinel_password"] {
+                it.refused(name, "it is for redis+sentinel://")?;
             }
-            "sentinel_user" => self.sentinel_user = text(),
-            "sentinel_password" => self.sentinel_password = Some(Secret::new(value)),
-            "ca" => self.tls_of(name)?.ca = text(),
-            "cert" => self.tls_of(name)?.cert = text(),
-            "key" => self.tls_of(name)?.key = text(),
-            _ => return Err(bad(&unknown_setting(name, &KNOWN), FORMS)),
+        }
+        self.tls = it.tls(secure)?;
+        it.finish()
+    }
+
+    /// The same, if it can be had.
+    pub(crate) fn ready(self) -> Result<Self, Error> {
+        self.check()?;
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(Tls::lacking(crate::fault::NAME, "lockkeeper-redis"));
+        }
+        Ok(self)
+    }
+
+    /// Refuse what makes no sense.
+    fn check(&self) -> Result<(), Error> {
+        // A prefix may not hold what has a meaning of its own in keys, patterns and slots.
+        let fine = |it: char| it.is_ascii_alphanumeric() || "._-:/".contains(it);
+        if self.prefix.is_empty() || 64 < self.prefix.len() || !self.prefix.chars().all(fine) {
+            return Err(
+                FORM.wrong("the prefix is not usable; write 1 to 64 of the characters A-Z a-z 0-9 . _ - : /")
+            );
         }
         Ok(())
     }
 
-    fn tls_of(&mut self, name: &str) -> Result<&mut Tls, Error> {
-        self.tls
-            .as_mut()
-            .ok_or_else(|| bad(&format!("{name:?} is for TLS"), "a scheme that begins with rediss"))
+    /// The ACL user. Usually `default`.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password. Usually none.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(Secret::new(password));
+        self
+    }
+
+    /// The user for the sentinels themselves. Usually `default`.
+    #[must_use]
+    pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
+        self.sentinel_user = Some(user.into());
+        self
+    }
+
+    /// The password for the sentinels themselves. Usually none.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_password = Some(Secret::new(password));
+        self
+    }
+
+    /// Encrypt, and check the servers' certificates. Usually off.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// What the name of every key and channel begins with. Usually `lk`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long an answer is waited for. After that its outcome is unknown. Usually 1 second.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long a connection is waited for. Usually 1 second.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How many replicas must confirm a grant before it counts. Usually none.
+    #[must_use]
+    pub fn replicas(mut self, replicas: Replicas) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// How long the replicas may take to confirm. Usually 500 milliseconds.
+    #[must_use]
+    pub fn replicas_timeout(mut self, timeout: Duration) -> Self {
+        self.replicas_timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Give no grants on a server that started, or took over, less than this long ago. Usually off.
+    #[must_use]
+    pub fn restart_guard(mut self, ttl_max: Duration) -> Self {
+        self.restart_guard = Some(ttl_max);
+        self
     }
 
     /// The name of this store for people, without secrets: `redis://127.0.0.1:6379`.
@@ -234,56 +298,34 @@ impl Options {
     }
 }
 
-impl fmt::Display for Options {
+impl fmt::Display for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address())
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
+        f.debug_struct("RedisOptions")
             .field("address", &self.address())
             .field("db", &self.db)
             .field("user", &self.user)
             .field("password", &self.password)
+            .field("tls", &self.tls)
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
             .field("replicas", &self.replicas)
             .field("restart_guard", &self.restart_guard)
             .finish_non_exhaustive()
     }
 }
 
-/// An error about the URL that does not repeat the URL, which may hold a password.
-fn bad(what: &str, right: &str) -> Error {
-    Error::invalid(format!("the Redis URL cannot be used: {what}; expected {right}"))
-}
-
-/// A prefix may not hold what has a meaning of its own in keys, patterns and slots.
-fn prefix(value: &str) -> Result<String, Error> {
-    let fine = |it: char| it.is_ascii_alphanumeric() || "._-:/".contains(it);
-    if value.is_empty() || 64 < value.len() || !value.chars().all(fine) {
-        return Err(bad("the prefix is not usable", "1 to 64 of the characters A-Z a-z 0-9 . _ - : /"));
-    }
-    Ok(value.to_owned())
-}
-
-fn duration(name: &str, value: &str) -> Result<Duration, Error> {
-    humantime::parse_duration(value)
-        .ok()
-        .filter(|it| !it.is_zero())
-        .ok_or_else(|| bad(&format!("{name:?} is not a time"), "for example 500ms, 2s or 1m"))
-}
-
-fn replicas(value: &str) -> Result<Replicas, Error> {
-    match value {
-        "majority" => Ok(Replicas::Majority),
-        "0" => Ok(Replicas::None),
-        _ => value
-            .parse()
-            .map(Replicas::Count)
-            .map_err(|_| bad("\"replicas\" is not usable", "a number or majority")),
+fn replicas_of(text: &str) -> Option<Replicas> {
+    match text {
+        "majority" => Some(Replicas::Majority),
+        "0" => Some(Replicas::None),
+        _ => text.parse().ok().map(Replicas::Count),
     }
 }
 
@@ -293,16 +335,17 @@ mod tests {
 
     #[test]
     fn every_deployment_has_its_url() {
-        let single = Options::parse("redis://h/3").unwrap();
+        let single = RedisOptions::parse("redis://h/3").unwrap();
         assert_eq!((single.hosts[0].to_string().as_str(), single.db), ("h:6379", 3));
-        let sentinel = Options::parse("redis+sentinel://a,b:1,[::1]:2/my%20service/4").unwrap();
+        let sentinel = RedisOptions::parse("redis+sentinel://a,b:1,[::1]:2/my%20service/4").unwrap();
         assert_eq!(sentinel.to_string(), "redis+sentinel://a:26379,b:1,[::1]:2/my service");
         assert_eq!(sentinel.db, 4);
-        let cluster = Options::parse("rediss+cluster://a:7000,b:7001?ca=/etc/ca.pem&timeout=2s").unwrap();
+        let cluster =
+            RedisOptions::parse("rediss+cluster://a:7000,b:7001?ca=/etc/ca.pem&timeout=2s").unwrap();
         assert_eq!(cluster.deployment, Deployment::Cluster);
-        assert_eq!(cluster.tls.unwrap().ca.as_deref(), Some("/etc/ca.pem"));
+        assert_eq!(cluster.tls.unwrap().ca_file(), Some("/etc/ca.pem"));
         assert_eq!(cluster.timeout, Duration::from_secs(2));
-        assert_eq!(Options::parse("redis://h?replicas=majority").unwrap().replicas, Replicas::Majority);
+        assert_eq!(RedisOptions::parse("redis://h?replicas=majority").unwrap().replicas, Replicas::Majority);
     }
 
     #[test]
@@ -322,23 +365,32 @@ mod tests {
             ("redis://h?ca=/x", "rediss"),
             ("redis://h?replicas=few", "majority"),
             ("redis://%zz@h", "%25"),
+            ("rediss://h?tls=off", "the opposite"),
+            ("redis://h?sentinel_user=x", "redis+sentinel://"),
         ] {
-            let error = Options::parse(url).unwrap_err().to_string();
+            let error = RedisOptions::parse(url).unwrap_err().to_string();
             assert!(error.contains(hint), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn what_is_set_in_code_is_checked_as_in_a_url() {
+        let options = RedisOptions::parse("redis://h").unwrap();
+        assert!(options.check().is_ok());
+        assert!(options.prefix("{x}").check().is_err());
     }
 
     #[test]
     fn a_password_is_never_shown() {
         let secret = "p@ss/wörd";
         let url = "rediss+sentinel://joe:p%40ss%2Fw%C3%B6rd@h/s?sentinel_password=p%40ss%2Fw%C3%B6rd";
-        let options = Options::parse(url).unwrap();
+        let options = RedisOptions::parse(url).unwrap();
         assert_eq!(options.password.as_ref().unwrap().reveal(), secret);
         assert_eq!(options.sentinel_password.as_ref().unwrap().reveal(), secret);
         let shown = format!("{options} {options:?} {:?}", options.password);
         assert!(!shown.contains(secret) && !shown.contains("p%40"), "{shown}");
         for broken in ["redis://u:hush@h?x=1", "redis://u:hush@h:port", "redis://u:hush%@h"] {
-            assert!(!Options::parse(broken).unwrap_err().to_string().contains("hush"));
+            assert!(!RedisOptions::parse(broken).unwrap_err().to_string().contains("hush"));
         }
     }
 }

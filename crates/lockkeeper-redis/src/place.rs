@@ -5,7 +5,6 @@
 //! whole ttl. The message names the ask it follows, so a late one from an earlier appointment is not
 //! believed.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::record;
 use crate::renewal::Answer;
 use crate::script::{Call, Script};
 use crate::store::{Errand, Store};
-use crate::wake::{Holding, Seat, Word};
+use crate::wake::{Bell, Holding, Word};
 
 const TAKING: &str = "taking the lock";
 const LEAVING: &str = "giving the lock back";
@@ -58,7 +57,7 @@ pub struct RedisPlace {
     waiting: bool,
     /// We gave up; a further `turn` begins anew under another id.
     left: bool,
-    seat: Option<Arc<Seat>>,
+    bell: Option<Arc<Bell>>,
 }
 
 impl RedisPlace {
@@ -79,7 +78,7 @@ impl RedisPlace {
             joins: false,
             waiting: false,
             left: false,
-            seat: None,
+            bell: None,
             store,
             claim,
         }
@@ -107,7 +106,7 @@ impl RedisPlace {
 
     /// The grant that a message brought, if it is fresh enough to be used without asking.
     fn granted_by_word(&mut self, now: Moment) -> Option<Grant> {
-        let word = self.seat.as_ref()?.take_word()?;
+        let word = self.bell.as_ref()?.take_word()?;
         let grant = self.believe(word, now)?;
         self.waiting = false;
         Some(grant)
@@ -228,8 +227,8 @@ impl RedisPlace {
     /// Remember that we hold, so that it can be renewed at once when something changes.
     fn hold(&self, grant: &Grant) {
         self.store.note(grant.counter);
-        if let Some(seat) = &self.seat {
-            seat.hold(self.holding());
+        if let Some(bell) = &self.bell {
+            bell.hold(self.holding());
         }
     }
 
@@ -254,19 +253,13 @@ impl RedisPlace {
 
     fn forget(&mut self) {
         (self.left, self.waiting) = (true, false);
-        self.store.board().stand_up(self.id);
-        self.seat = None;
+        self.store.bells().forget(self.id);
+        self.bell = None;
     }
 
     fn used_up() -> Fault {
         let what = "fences are used up: the server's clock is or was after the year 2109, where they end; set it right, \
             and if that does not help remove the key PREFIX:mark (on a cluster PREFIX:{??}:mark)";
-        Fault::permanent(crate::fault::NAME, TAKING, what)
-    }
-
-    fn too_heavy(&self) -> Fault {
-        let what =
-            format!("a weight of {} can never be let in; it must be from 1 to the capacity", self.claim.load);
         Fault::permanent(crate::fault::NAME, TAKING, what)
     }
 
@@ -281,9 +274,7 @@ impl RedisPlace {
 
 impl Place for RedisPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        if !self.claim.load.can_fit() {
-            return Err(self.too_heavy());
-        }
+        self.claim.check_load(crate::fault::NAME)?;
         if let Some(grant) = self.granted_by_word(self.store.now()) {
             self.hold(&grant);
             return Ok(Turn::Held(grant));
@@ -295,8 +286,8 @@ impl Place for RedisPlace {
             let recheck = quiet.min(self.claim.ttl / 3).max(Duration::from_millis(1));
             return Ok(Turn::wait(recheck, None));
         }
-        if self.seat.is_none() {
-            self.seat = Some(self.store.board().sit(self.id));
+        if self.bell.is_none() {
+            self.bell = Some(self.store.bells().hear(self.id));
         }
         // What a renewal needs is there before there is anything to renew.
         self.store.own_desk(TAKING)?.renewals.prepare(self.tag).await?;
@@ -315,14 +306,14 @@ impl Place for RedisPlace {
     }
 
     async fn changed(&mut self) {
-        let Some(seat) = &self.seat else {
+        let Some(bell) = &self.bell else {
             return std::future::pending().await;
         };
-        poll_fn(|cx| seat.poll_called(cx)).await;
+        bell.rung().await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if self.seat.as_ref().is_some_and(|it| it.has_lost()) {
+        if self.bell.as_ref().is_some_and(|it| it.has_lost()) {
             return Ok(Renewal::Lost);
         }
         let desk = self.store.own_desk("renewing the lock")?;
@@ -344,8 +335,8 @@ impl Place for RedisPlace {
 
 impl Drop for RedisPlace {
     fn drop(&mut self) {
-        if self.seat.is_some() {
-            self.store.board().stand_up(self.id);
+        if self.bell.is_some() {
+            self.store.bells().forget(self.id);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What all places of one backend share: the desks, the scripts, the board of those who wait, and who minds them.
+//! What all places of one backend share: the desks, the scripts, the bells of those who wait, and who minds them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,10 +16,10 @@ use crate::bulk::Way;
 use crate::connection::{Asked, locked};
 use crate::desk::{Desk, Office};
 use crate::dial::Dialer;
-use crate::options::{Deployment, Host, Options, Replicas};
+use crate::options::{Deployment, Host, RedisOptions, Replicas};
 use crate::renewal::Answer;
 use crate::script::{Call, Script, Scripts};
-use crate::wake::Board;
+use crate::wake::{self, Bells};
 use crate::{doctor, fault, naming, sentinel};
 
 /// How long a `turn` that comes after its own `leave` is refused. Packets and stopped servers are not that late.
@@ -51,13 +51,13 @@ pub(crate) struct Errand<'a> {
 }
 
 impl Store {
-    pub(crate) fn new(options: Options) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(options: RedisOptions) -> Result<Arc<Self>, Error> {
         let dialer = Arc::new(Dialer::new(options)?);
         let options = &dialer.options;
         let cluster = options.deployment == Deployment::Cluster;
         let mark = (!cluster).then(|| naming::mark_key(&options.prefix, None));
-        let (board, alarm): (Arc<Board>, Arc<Notify>) = Default::default();
-        let office = Office { dialer, scripts: Arc::new(Scripts::new(cluster)), board, alarm };
+        let (bells, alarm): (Arc<Bells>, Arc<Notify>) = Default::default();
+        let office = Office { dialer, scripts: Arc::new(Scripts::new(cluster)), bells, alarm };
         Ok(Arc::new_cyclic(|this| Store {
             office,
             desks: Mutex::default(),
@@ -69,7 +69,7 @@ impl Store {
         }))
     }
 
-    pub(crate) fn options(&self) -> &Options {
+    pub(crate) fn options(&self) -> &RedisOptions {
         &self.office.dialer.options
     }
 
@@ -77,8 +77,8 @@ impl Store {
         &self.office.scripts
     }
 
-    pub(crate) fn board(&self) -> &Board {
-        &self.office.board
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.office.bells
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -256,7 +256,7 @@ impl Store {
                 Deployment::Sentinel { service } => {
                     let switched = || {
                         office.dialer.switch();
-                        office.board.call_all();
+                        wake::ring_all(&office.bells);
                         office.alarm.notify_one();
                     };
                     tokio::join!(alarms, sentinel::watch(office.dialer.clone(), service, switched));
@@ -270,14 +270,16 @@ impl Store {
     /// Renew all that is held, at once. Whoever has lost it is told.
     async fn renew_all(&self) {
         for _ in 0..RENEW_TRIES {
-            let (held, Ok(desk)) = (self.board().held(), self.own_desk("renewing the lock")) else { return };
+            let (held, Ok(desk)) = (wake::held(self.bells()), self.own_desk("renewing the lock")) else {
+                return;
+            };
             if held.is_empty() {
                 return;
             }
             let answers = join_all(held.iter().map(|it| desk.renewals.renew(&it.0))).await;
-            for ((_, seat), answer) in held.iter().zip(&answers) {
+            for ((_, bell), answer) in held.iter().zip(&answers) {
                 if let Ok(Answer::Lost) = answer {
-                    seat.lose();
+                    bell.lose();
                 }
             }
             if answers.iter().all(|it| it.is_ok() || it.as_ref().is_err_and(|it| !it.is_transient())) {

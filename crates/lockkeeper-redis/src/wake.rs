@@ -1,18 +1,17 @@
-//! The board of those who wait to hear: messages of this process's wake channel find their claim here.
+//! Who hears: messages of this process's wake channel ring the bell of their claim.
 //!
 //! A message is a hint about a claim, or says that a claim was made holder. Of the second kind only one
 //! that answers the claim's latest ask is believed, see `place.rs`; so it does not matter if a message
 //! is late, doubled or lost.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::ClaimId;
+use lockkeeper_core::kit::{self, locked};
 use redis::aio::{AsyncPushSender, SendError};
 use redis::{PushInfo, PushKind, Value};
+use tokio::sync::Notify;
 
 /// A grant that came by message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +22,24 @@ pub(crate) struct Word {
     pub(crate) wanted: bool,
 }
 
-/// What one claim has heard.
+/// The bell of one claim, with what it has heard.
 #[derive(Debug, Default)]
-pub(crate) struct Seat(Mutex<Heard>);
+pub(crate) struct Bell {
+    rung: Notify,
+    heard: Mutex<Heard>,
+}
 
 #[derive(Debug, Default)]
 struct Heard {
-    called: bool,
     word: Option<Word>,
-    waker: Option<Waker>,
     /// What its claim holds, as far as we know.
     holds: Option<Holding>,
     /// It was found that the claim does not hold any more what it held.
     lost: bool,
 }
+
+/// The bells of all claims of this backend that may hear something.
+pub(crate) type Bells = kit::Bells<Bell>;
 
 /// What a claim holds: all that is needed to renew it.
 #[derive(Clone, Debug)]
@@ -47,108 +50,63 @@ pub(crate) struct Holding {
     pub(crate) ttl_ms: u64,
 }
 
-impl Seat {
-    fn call(&self, word: Option<Word>) {
-        let mut heard = locked(&self.0);
-        heard.called = true;
+impl Bell {
+    fn ring(&self, word: Option<Word>) {
         if word.is_some() {
-            heard.word = word;
+            locked(&self.heard).word = word;
         }
-        let waker = heard.waker.take();
-        drop(heard);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.rung.notify_one();
     }
 
     /// The claim holds this from now on.
     pub(crate) fn hold(&self, holding: Holding) {
-        let mut heard = locked(&self.0);
+        let mut heard = locked(&self.heard);
         (heard.holds, heard.lost) = (Some(holding), false);
     }
 
     /// The claim holds this no more, and asking will tell so.
     pub(crate) fn lose(&self) {
         {
-            let mut heard = locked(&self.0);
+            let mut heard = locked(&self.heard);
             (heard.holds, heard.lost) = (None, true);
         }
-        self.call(None);
+        self.ring(None);
     }
 
     pub(crate) fn has_lost(&self) -> bool {
-        locked(&self.0).lost
+        locked(&self.heard).lost
     }
 
     fn holding(&self) -> Option<Holding> {
-        locked(&self.0).holds.clone()
+        locked(&self.heard).holds.clone()
     }
 
     /// The last grant that came by message, once.
     pub(crate) fn take_word(&self) -> Option<Word> {
-        locked(&self.0).word.take()
+        locked(&self.heard).word.take()
     }
 
-    /// Ready once after each call.
-    pub(crate) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut heard = locked(&self.0);
-        if std::mem::take(&mut heard.called) {
-            return Poll::Ready(());
-        }
-        heard.waker = Some(cx.waker().clone());
-        Poll::Pending
+    /// Resolves once after each ring.
+    pub(crate) async fn rung(&self) {
+        self.rung.notified().await;
     }
 }
 
-/// All claims of this backend that may hear something.
-#[derive(Default)]
-pub(crate) struct Board {
-    seats: Mutex<HashMap<ClaimId, Arc<Seat>, foldhash::fast::RandomState>>,
+/// Everybody should ask again: messages may have been missed.
+pub(crate) fn ring_all(bells: &Bells) {
+    bells.all().iter().for_each(|it| it.ring(None));
 }
 
-impl fmt::Debug for Board {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Board").field("seats", &locked(&self.seats).len()).finish_non_exhaustive()
-    }
+/// Everything that is held, as far as we know.
+pub(crate) fn held(bells: &Bells) -> Vec<(Holding, Arc<Bell>)> {
+    bells.all().into_iter().filter_map(|it| Some((it.holding()?, it))).collect()
 }
 
-impl Board {
-    pub(crate) fn sit(&self, id: ClaimId) -> Arc<Seat> {
-        locked(&self.seats).entry(id).or_default().clone()
-    }
-
-    pub(crate) fn stand_up(&self, id: ClaimId) {
-        let mut seats = locked(&self.seats);
-        seats.remove(&id);
-        if seats.capacity() > 1024 && seats.len() < seats.capacity() / 8 {
-            seats.shrink_to_fit();
-        }
-    }
-
-    /// Everybody should ask again: messages may have been missed.
-    pub(crate) fn call_all(&self) {
-        let seats: Vec<_> = locked(&self.seats).values().cloned().collect();
-        for seat in seats {
-            seat.call(None);
-        }
-    }
-
-    /// Everything that is held, as far as we know.
-    pub(crate) fn held(&self) -> Vec<(Holding, Arc<Seat>)> {
-        let seats = locked(&self.seats);
-        seats.values().filter_map(|it| Some((it.holding()?, it.clone()))).collect()
-    }
-
-    fn deliver(&self, message: &[u8]) {
-        let Some((kind, rest)) = message.split_first() else {
-            return;
-        };
-        let Some((id, rest)) = rest.split_first_chunk::<16>() else {
-            return;
-        };
-        let seat = locked(&self.seats).get(&ClaimId::from_bytes(*id)).cloned();
-        let Some(seat) = seat else { return };
-        seat.call((*kind == b'G').then(|| word(rest)).flatten());
+fn deliver(bells: &Bells, message: &[u8]) {
+    let Some((kind, rest)) = message.split_first() else { return };
+    let Some((id, rest)) = rest.split_first_chunk::<16>() else { return };
+    if let Some(bell) = bells.of(ClaimId::from_bytes(*id)) {
+        bell.ring((*kind == b'G').then(|| word(rest)).flatten());
     }
 }
 
@@ -163,15 +121,11 @@ fn word(bytes: &[u8]) -> Option<Word> {
     })
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Who hears what comes on a connection.
 #[derive(Clone)]
 pub(crate) struct Ear {
     /// Where messages go.
-    pub(crate) board: Option<Arc<Board>>,
+    pub(crate) bells: Option<Arc<Bells>>,
     /// What to subscribe to when the connection is opened.
     pub(crate) channel: Option<String>,
     /// Called when messages stop coming.
@@ -204,8 +158,8 @@ impl AsyncPushSender for Tap {
     fn send(&self, info: PushInfo) -> Result<(), SendError> {
         match info.kind {
             PushKind::Message | PushKind::SMessage => {
-                if let (Some(board), Some(Value::BulkString(message))) = (&self.ear.board, info.data.get(1)) {
-                    board.deliver(message);
+                if let (Some(bells), Some(Value::BulkString(message))) = (&self.ear.bells, info.data.get(1)) {
+                    deliver(bells, message);
                 }
             }
             PushKind::Disconnection | PushKind::SUnsubscribe => self.go_deaf(),

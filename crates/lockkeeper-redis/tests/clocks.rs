@@ -12,7 +12,7 @@ use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{FencedError, Key, Locker};
 use lockkeeper_redis::{Redis, RedisFences};
-use lockkeeper_testkit::servers::{self, RedisOptions, RedisSentinel};
+use lockkeeper_servers::{self as servers, RedisOptions, RedisSentinel};
 
 /// Longer than any step of a clock here, so that no lease ends by one.
 const LONG: Duration = Duration::from_secs(86400);

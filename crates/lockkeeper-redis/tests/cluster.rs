@@ -11,8 +11,8 @@ use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Key, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::Proxy;
-use lockkeeper_testkit::servers::{self, RedisCluster};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::{self as servers, RedisCluster};
 
 async fn deployment() -> (RedisCluster, Redis) {
     let servers = servers::Redis::cluster().await.unwrap();

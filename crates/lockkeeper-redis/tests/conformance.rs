@@ -4,7 +4,7 @@
 
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisCluster, RedisOptions, RedisSentinel};
+use lockkeeper_servers::{self as servers, RedisCluster, RedisOptions, RedisSentinel};
 use lockkeeper_testkit::suite::Harness;
 use tokio::sync::OnceCell;
 

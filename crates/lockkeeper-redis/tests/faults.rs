@@ -12,8 +12,8 @@ use common::{claim, claim_of, held, until_held, waits, within};
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::{Clock, Error};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::servers::{self, RedisOptions, RedisSentinel};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::{self as servers, RedisOptions, RedisSentinel};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 

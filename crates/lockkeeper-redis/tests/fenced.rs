@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::within;
 use lockkeeper_core::{Fence, FencedError, Key, Locker};
 use lockkeeper_redis::{Redis, RedisFences};
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::{self as servers, RedisOptions};
 use redis::RedisError;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};

@@ -13,8 +13,8 @@ use common::{claim_of, held, impatient, until_held, waits, within};
 use lockkeeper_core::Clock;
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::Proxy;
-use lockkeeper_testkit::servers::{self, RedisOptions, RespClient};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::{self as servers, RedisOptions, RespClient};
 
 const TTL: Duration = Duration::from_millis(300);
 const NEVER_EXPIRES: i64 = -1;

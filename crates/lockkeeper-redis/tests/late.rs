@@ -11,8 +11,8 @@ use lockkeeper_core::Clock;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_redis::{Redis, RedisPlace};
-use lockkeeper_testkit::proxy::Proxy;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 const LONG: Duration = Duration::from_secs(600);
 

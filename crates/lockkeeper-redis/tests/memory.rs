@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{claim_of, held, until_held, waits};
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 const LONG: Duration = Duration::from_secs(60);
 

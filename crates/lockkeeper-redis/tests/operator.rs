@@ -10,7 +10,7 @@ use common::{claim, claim_of, held, until_held, waits, within};
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::{Finding, Inspect, Severity};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 fn worst<'a>(findings: &'a [Finding], word: &str) -> &'a Finding {
     let about = findings.iter().filter(|it| it.what.contains(word));

@@ -11,7 +11,7 @@ use lockkeeper_core::backend::{Backend, Fault, Place, Turn};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Error, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 /// The documented line, as words.
 fn rights() -> Vec<String> {

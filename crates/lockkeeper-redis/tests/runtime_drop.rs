@@ -3,8 +3,8 @@
 
 use lockkeeper_core::Locker;
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::{Redis as Server, RedisOptions};
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
+use lockkeeper_servers::{Redis as Server, RedisOptions};
 
 struct One(Server);
 
@@ -23,4 +23,4 @@ impl Remote for One {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(one_server, One);
+lockkeeper_servers::runtime_drop!(one_server, One);

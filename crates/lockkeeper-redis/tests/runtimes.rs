@@ -13,8 +13,8 @@ use std::time::Duration;
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Clock, Key, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::{self as servers, RedisOptions};
 use tokio::runtime::{Builder, Runtime};
 
 /// Well below the five seconds that a caller bears by default.
@@ -65,7 +65,7 @@ fn a_task_that_is_dialling_on_a_runtime_that_stands_still_holds_nobody_up() {
         let proxy = Proxy::start(server.port()).await.unwrap();
         (server, proxy)
     });
-    let options = lockkeeper_redis::Options::parse(&format!("redis://{}", proxy.address())).unwrap();
+    let options = lockkeeper_redis::RedisOptions::parse(&format!("redis://{}", proxy.address())).unwrap();
     let locker = Locker::new(Redis::lazy(options).unwrap());
     // It begins to dial, and its runtime stops in the middle of it.
     proxy.set(Direction::ToClient, Rule::Hold);
@@ -156,7 +156,7 @@ fn a_program_without_a_runtime_connects_and_locks() {
 #[test]
 fn a_place_without_a_runtime_says_so() {
     use lockkeeper_core::backend::{Backend as _, Place as _};
-    let redis = Redis::lazy(lockkeeper_redis::Options::parse("redis://127.0.0.1:1").unwrap()).unwrap();
+    let redis = Redis::lazy(lockkeeper_redis::RedisOptions::parse("redis://127.0.0.1:1").unwrap()).unwrap();
     let mut place = redis.enter(common::claim("k"));
     let fault = without_runtime(place.turn()).unwrap_err();
     assert!(!fault.is_transient() && fault.message.contains("runtime"), "{fault}");

@@ -12,7 +12,7 @@ use lockkeeper_core::Clock;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisCluster, RedisOptions, RedisSentinel};
+use lockkeeper_servers::{self as servers, RedisCluster, RedisOptions, RedisSentinel};
 
 /// A block of the docs, by the words before it.
 fn documented(words: &str) -> String {

@@ -10,7 +10,7 @@ use common::{claim, claim_of, held, until_held, waits, within};
 use lockkeeper_core::Clock;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisSentinel};
+use lockkeeper_servers::{self as servers, RedisSentinel};
 
 async fn deployment() -> (RedisSentinel, String) {
     let servers = servers::Redis::sentinel().await.unwrap();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::within;
 use lockkeeper_core::{Clock, Locker, Moment};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::proxy::Proxy;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 /// The firewall forgets what is idle for so long.
 const IDLE_MAX: Duration = Duration::from_millis(400);

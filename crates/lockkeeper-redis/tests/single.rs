@@ -11,7 +11,7 @@ use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Key};
 use lockkeeper_redis::Redis;
-use lockkeeper_testkit::servers::{self, RedisOptions};
+use lockkeeper_servers::{self as servers, RedisOptions};
 
 async fn server() -> (servers::Redis, Redis) {
     let server = servers::Redis::start(RedisOptions::default()).await.unwrap();

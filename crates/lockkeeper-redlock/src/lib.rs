@@ -2,11 +2,11 @@
 //!
 //! ```
 //! # use lockkeeper_core::{Locker, Memory};
-//! use lockkeeper_redlock::{Options, Redlock};
+//! use lockkeeper_redlock::{Redlock, RedlockOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper_core::Result<()> {
 //! let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
-//! let locker = Locker::new(Redlock::connect(nodes, Options::default()).await?);
+//! let locker = Locker::new(Redlock::with(RedlockOptions::new(nodes)).await?);
 //! let guard = locker.lock("orders/42").await?;
 //! # guard.release().await }
 //! ```
@@ -15,6 +15,8 @@
 //! it in a second round that lifts their counters to one fence, and there is time left. Otherwise it is
 //! given back on every node, also on the silent ones, and asked for again after a random pause. See
 //! `docs/backends/redlock.md` for what this promises and what it does not.
+//!
+//! No type of a client crate is part of this interface.
 
 mod admin;
 mod background;
@@ -32,11 +34,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Lease, Profile};
-use lockkeeper_core::node::{Node, Standing};
+use lockkeeper_core::node::{Node, Standing, UrlNode};
 use lockkeeper_core::{Claim, ClaimId, Clock, Error, Result, Spawn};
 
-use background::OwnThread;
-pub use options::Options;
+use background::Background;
+pub use options::RedlockOptions;
+use options::Rules;
 pub use place::RedlockPlace;
 use quorum::{Say, gather};
 use trust::Trust;
@@ -49,11 +52,11 @@ pub(crate) const NAME: &str = "redlock";
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_core::{Locker, Memory};
-/// use lockkeeper_redlock::{Options, Redlock};
+/// use lockkeeper_redlock::{Redlock, RedlockOptions};
 ///
 /// // Three independent stores; usually three `Redis`.
 /// let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
-/// let redlock = Redlock::connect(nodes, Options::default()).await?;
+/// let redlock = Redlock::with(RedlockOptions::new(nodes)).await?;
 /// let locker = Locker::new(redlock.clone());
 /// let guard = locker.lock("orders/42").await?;
 /// assert!(redlock.nodes().filter(|it| !it.is_empty()).count() >= 2); // a majority knows of it
@@ -66,7 +69,7 @@ pub struct Redlock<B>(Arc<Shared<B>>);
 /// What all places share.
 pub(crate) struct Shared<B> {
     pub(crate) nodes: Vec<Arc<B>>,
-    pub(crate) options: Options,
+    pub(crate) options: Rules,
     pub(crate) clock: Clock,
     pub(crate) spawner: Arc<dyn Spawn>,
     /// What is remembered of each node, in the same order.
@@ -103,6 +106,28 @@ impl<B: fmt::Debug> fmt::Debug for Redlock<B> {
     }
 }
 
+impl<B: UrlNode> Redlock<B> {
+    /// Make a lock of the nodes that the URL names, and look whether they are as many servers as they should be.
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), lockkeeper_core::Error> {
+    /// use lockkeeper_redis::Redis;
+    /// use lockkeeper_redlock::Redlock;
+    ///
+    /// let redlock = Redlock::<Redis>::connect("redlock://one,two,three").await?;
+    /// # let _ = redlock; Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// As for [`RedlockOptions::parse`] and [`Redlock::with`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Redlock::with(RedlockOptions::parse(url)?).await
+    }
+}
+
 impl<B: Node> Redlock<B> {
     /// Make a lock of these nodes, and look whether they are as many servers as they should be.
     ///
@@ -113,8 +138,8 @@ impl<B: Node> Redlock<B> {
     /// [`Error::Invalid`] as for [`Redlock::lazy`], and if two nodes are the same server;
     /// [`Error::Unavailable`] if no majority answers, or if a node refuses for good: by a wrong password, or because
     /// it is a replica of another server.
-    pub async fn connect(nodes: Vec<B>, options: Options) -> Result<Self> {
-        let redlock = Redlock::lazy(nodes, options)?;
+    pub async fn with(options: RedlockOptions<B>) -> Result<Self> {
+        let redlock = Redlock::lazy(options)?;
         let standings = redlock.standings().await;
         if let Some(what) = quorum::same_server(&standings) {
             return Err(Error::invalid(what));
@@ -137,7 +162,8 @@ impl<B: Node> Redlock<B> {
     /// # Errors
     /// [`Error::Invalid`] if their number is even or below three, if they forget sessions instead of
     /// claims, or if the options contradict each other.
-    pub fn lazy(nodes: Vec<B>, options: Options) -> Result<Self> {
+    pub fn lazy(options: RedlockOptions<B>) -> Result<Self> {
+        let RedlockOptions { nodes, rules: options } = options;
         let count = nodes.len();
         if count < 3 || count.is_multiple_of(2) {
             return Err(Error::invalid(format!(
@@ -146,7 +172,7 @@ impl<B: Node> Redlock<B> {
         }
         let profile = profile(&nodes, &options)?;
         let clock = options.clock.clone();
-        let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(OwnThread::default()));
+        let spawner = options.spawner.clone().unwrap_or_else(|| Arc::new(Background::default()));
         let trust = nodes.iter().map(|_| Trust::default()).collect();
         let nodes = nodes.into_iter().map(Arc::new).collect();
         let [.., one, two, three, four] = *ClaimId::random()?.as_bytes();
@@ -171,7 +197,7 @@ impl<B: Node> Redlock<B> {
 }
 
 /// What a majority of such nodes can promise.
-fn profile<B: Backend>(nodes: &[B], options: &Options) -> Result<Profile> {
+fn profile<B: Backend>(nodes: &[B], options: &Rules) -> Result<Profile> {
     let (mut ttl_min, mut ttl_max) = (options.ttl_min(), options.restart_guard.unwrap_or(Duration::MAX));
     let mut reach = None;
     for node in nodes {

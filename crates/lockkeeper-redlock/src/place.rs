@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Why two rounds order the fences: the majorities that confirmed two grants share a node. It held first the one,
-//! then the other, and told the second of a larger counter than it had confirmed to the first. `tests/model` shows what happens without the second round, and without the restart guard.
+//! then the other, and told the second of a larger counter than it had confirmed to the first. `lockkeeper-redlock-model`
+//! shows what happens without the second round, and without the restart guard.
 //!
 //! Every attempt has an id of its own, so that a call of an earlier attempt which is still under way can
 //! neither take nor give back anything for this one.

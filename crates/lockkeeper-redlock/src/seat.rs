@@ -1,4 +1,4 @@
-//! A seat: our place at one node, and where it is when a verb outlasts its time-out.
+//! A seat: our place at one node, and where it is when a verb outlasts its timeout.
 //!
 //! No verb is dropped half-way. One that is too slow goes on in the background with its place. Until it comes
 //! home the node is asked nothing else; if nobody waits for it any more, what it may have taken is given

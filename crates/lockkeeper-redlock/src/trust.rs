@@ -4,11 +4,12 @@
 //! a matter of speed alone: a node that is passed over has no vote, and is asked after all where its vote may
 //! decide.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::kit::locked;
 
 use crate::NAME;
 
@@ -28,17 +29,13 @@ struct Doubt {
 }
 
 impl Trust {
-    fn doubt(&self) -> MutexGuard<'_, Option<Doubt>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn is_doubted(&self) -> bool {
-        self.doubt().is_some()
+        locked(&self.0).is_some()
     }
 
     /// Whether to ask it now: always if it is trusted, and one of us once in a while if it is not.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
-        match &mut *self.doubt() {
+        match &mut *locked(&self.0) {
             None => true,
             Some(doubt) if now < doubt.ask_at => false,
             Some(doubt) => {
@@ -51,7 +48,7 @@ impl Trust {
     /// It answered, or failed to.
     pub(crate) fn note<T>(&self, now: Moment, answer: &Result<T>) {
         match answer {
-            Ok(_) => *self.doubt() = None,
+            Ok(_) => *locked(&self.0) = None,
             Err(fault) => self.fail(now, fault.clone()),
         }
     }
@@ -62,14 +59,14 @@ impl Trust {
     }
 
     fn fail(&self, now: Moment, fault: Fault) {
-        let mut doubt = self.doubt();
+        let mut doubt = locked(&self.0);
         let failures = doubt.as_ref().map_or(0, |it| it.failures + 1).min(16);
         *doubt = Some(Doubt { failures, ask_at: now.after(pause(failures)), fault });
     }
 
     /// Why it is doubted, if it is.
     pub(crate) fn fault(&self) -> Option<Fault> {
-        self.doubt().as_ref().map(|it| it.fault.clone())
+        locked(&self.0).as_ref().map(|it| it.fault.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::Memory;
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_redlock::{Options, Redlock};
+use lockkeeper_redlock::{Redlock, RedlockOptions};
 use lockkeeper_testkit::suite::Harness;
 
 struct Over(Vec<Memory>);
@@ -17,7 +17,7 @@ impl Harness for Over {
     type Backend = Redlock<Memory>;
 
     async fn connect(&self) -> Redlock<Memory> {
-        Redlock::connect(self.0.clone(), Options::default()).await.expect("stores in this process answer")
+        Redlock::with(RedlockOptions::new(self.0.clone())).await.expect("stores in this process answer")
     }
 
     fn inspect<'b>(&self, backend: &'b Redlock<Memory>) -> Option<&'b dyn DynInspect> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Cluster, Mode, Shaky, TTL, claim, held, must_wait, still_holds};
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::{Load, Locker, Memory};
-use lockkeeper_redlock::{Options, Redlock};
+use lockkeeper_redlock::{Redlock, RedlockOptions};
 
 const BAD: [Mode; 3] = [Mode::Down, Mode::Stuck, Mode::Mute];
 
@@ -214,7 +214,7 @@ fn a_node_that_forgot_is_not_taken_back_before_it_may_vote() {
 #[test]
 fn a_node_is_not_taken_back_from_somebody_else_nor_after_the_lock_was_given_back() {
     let cluster = Cluster::of(3);
-    let redlock = Redlock::lazy(cluster.nodes.clone(), cluster.options().without_restart_guard()).unwrap();
+    let redlock = Redlock::lazy(cluster.options().without_restart_guard()).unwrap();
     cluster.run(async {
         let (mut place, mut stranger) = (redlock.enter(claim()), cluster.nodes[0].enter(claim()));
         held(&mut place).await;
@@ -328,9 +328,9 @@ fn a_grant_is_worth_less_than_its_ttl_and_never_more_than_a_majority_keeps_it() 
 fn answers_that_come_when_the_lease_is_over_are_no_grant() {
     let cluster = Cluster::of(3);
     let options = cluster.options().node_timeout(TTL * 2);
-    assert!(Redlock::lazy(cluster.nodes.clone(), options).is_err(), "the time-out is longer than any lease");
+    assert!(Redlock::lazy(options).is_err(), "the timeout is longer than any lease");
     let options = cluster.options().node_timeout(TTL / 5);
-    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    let redlock = Redlock::lazy(options).unwrap();
     cluster.run(async {
         let mut place = redlock.enter(claim().ttl(TTL / 10));
         cluster.set(0..3, Mode::Mute);
@@ -347,7 +347,7 @@ fn answers_that_come_when_the_lease_is_over_are_no_grant() {
 #[test]
 fn a_confirmation_that_comes_when_the_lease_is_over_is_no_grant() {
     let cluster = Cluster::of(3);
-    let redlock = Redlock::lazy(cluster.nodes.clone(), cluster.options().node_timeout(TTL / 5)).unwrap();
+    let redlock = Redlock::lazy(cluster.options().node_timeout(TTL / 5)).unwrap();
     for node in &cluster.nodes {
         node.before_raise(|it| it.set(Mode::Mute));
     }
@@ -366,7 +366,7 @@ fn a_confirmation_that_comes_when_the_lease_is_over_is_no_grant() {
 fn what_nodes_gave_and_forgot_before_they_confirmed_it_is_no_grant() {
     let cluster = Cluster::of(3);
     let options = cluster.options().without_restart_guard();
-    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    let redlock = Redlock::lazy(options).unwrap();
     cluster.nodes[0].before_raise(Shaky::forget);
     cluster.nodes[1].before_raise(Shaky::forget);
     cluster.run(async {
@@ -408,8 +408,8 @@ async fn two_lockers_count_exactly_with_a_node_down() {
     let stores: Vec<_> =
         (0..3).map(|it| Shaky::new(&format!("{it}"), &lockkeeper_core::Clock::boot())).collect();
     stores[1].set(Mode::Stuck);
-    let options = Options::default().without_restart_guard();
-    let lockers = [(); 2].map(|()| Locker::new(Redlock::lazy(stores.clone(), options.clone()).unwrap()));
+    let options = RedlockOptions::new(stores.clone()).without_restart_guard();
+    let lockers = [(); 2].map(|()| Locker::new(Redlock::lazy(options.clone()).unwrap()));
     let count = std::sync::Arc::new(std::sync::Mutex::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..8 {
@@ -434,7 +434,7 @@ async fn two_lockers_count_exactly_with_a_node_down() {
 #[tokio::test]
 async fn a_weighted_claim_is_refused() {
     let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
-    let redlock = Redlock::connect(nodes, Options::default()).await.unwrap();
+    let redlock = Redlock::with(RedlockOptions::new(nodes)).await.unwrap();
     let mut place = redlock.enter(claim().load(Load::new(1, 2)));
     assert!(!place.turn().await.unwrap_err().is_transient());
 }

@@ -8,11 +8,11 @@ use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::node::RaiseCounter;
 use lockkeeper_core::{Error, Key, Memory};
-use lockkeeper_redlock::{Options, Redlock};
+use lockkeeper_redlock::{Redlock, RedlockOptions};
 
 fn refusal(nodes: usize) -> Option<String> {
     let nodes = (0..nodes).map(|_| Memory::default()).collect();
-    match Redlock::lazy(nodes, Options::default()) {
+    match Redlock::lazy(RedlockOptions::new(nodes)) {
         Ok(_) => None,
         Err(Error::Invalid { what, .. }) => Some(what),
         Err(error) => panic!("{error}"),
@@ -32,7 +32,7 @@ fn even_and_small_numbers_of_nodes_are_refused() {
 #[tokio::test]
 async fn a_server_named_twice_is_refused_when_connecting() {
     let (one, other) = (Memory::default(), Memory::default());
-    let error = Redlock::connect(vec![one.clone(), other, one], Options::default()).await.unwrap_err();
+    let error = Redlock::with(RedlockOptions::new(vec![one.clone(), other, one])).await.unwrap_err();
     assert!(error.to_string().contains("nodes 1 and 3 are the same server"), "{error}");
 }
 
@@ -47,7 +47,7 @@ fn a_server_named_twice_that_was_silent_at_first_gives_no_lock_later() {
             Shaky::new("3", &cluster.clock),
             Shaky::new("4", &cluster.clock),
         ]);
-        let redlock = Redlock::connect(nodes, cluster.options()).await.unwrap();
+        let redlock = Redlock::with(cluster.options_for(nodes)).await.unwrap();
         cluster.heal();
         let mut place = redlock.enter(claim());
         let fault = place.turn().await.unwrap_err();
@@ -60,7 +60,7 @@ fn a_server_named_twice_that_was_silent_at_first_gives_no_lock_later() {
 fn no_lock_is_made_of_nodes_most_of_which_do_not_answer() {
     let cluster = Cluster::of(3);
     cluster.set([0, 2], Mode::Stuck);
-    let error = cluster.run(Redlock::connect(cluster.nodes.clone(), cluster.options())).unwrap_err();
+    let error = cluster.run(Redlock::with(cluster.options())).unwrap_err();
     assert!(error.is_transient(), "{error}");
     assert!(error.to_string().contains("node 1: no answer in time; node 3: no answer in time"), "{error}");
 }
@@ -120,7 +120,7 @@ fn nodes_too_young_to_vote_are_named_when_they_are_missed() {
 fn without_the_guard_a_node_that_forgot_gives_the_lock_to_a_second_holder() {
     let cluster = Cluster::of(3);
     let options = cluster.options().without_restart_guard();
-    let redlock = Redlock::lazy(cluster.nodes.clone(), options).unwrap();
+    let redlock = Redlock::lazy(options).unwrap();
     cluster.run(async {
         let [_one, mut other] = amnesia(&cluster, &redlock).await;
         held(&mut other).await;
@@ -251,11 +251,10 @@ fn the_doctor_names_silent_young_and_doubled_nodes() {
         cluster.set([1], Mode::Down);
         assert_eq!(redlock.doctor().await.unwrap()[0].severity, Severity::Danger);
         cluster.heal();
-        let reckless =
-            Redlock::lazy(cluster.nodes.clone(), cluster.options().without_restart_guard()).unwrap();
+        let reckless = Redlock::lazy(cluster.options().without_restart_guard()).unwrap();
         assert!(reckless.doctor().await.unwrap()[0].what.contains("restart guard is off"));
         let doubled = [0, 1, 0].map(|it| cluster.nodes[it].clone()).to_vec();
-        let doubled = Redlock::lazy(doubled, cluster.options()).unwrap();
+        let doubled = Redlock::lazy(cluster.options_for(doubled)).unwrap();
         assert!(doubled.doctor().await.unwrap()[0].what.contains("the same server"));
     });
 }

@@ -8,8 +8,8 @@ use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_core::node::{Node, RaiseCounter};
 use lockkeeper_core::{Claim, Clock, Key, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_redlock::{Options, Redlock};
-use lockkeeper_testkit::servers;
+use lockkeeper_redlock::{Redlock, RedlockOptions};
+use lockkeeper_servers as servers;
 use lockkeeper_testkit::suite::Harness;
 use tokio::sync::OnceCell;
 
@@ -18,9 +18,9 @@ const TTL: Duration = Duration::from_secs(20);
 
 struct Over(Vec<String>);
 
-fn nodes(urls: &[String]) -> Vec<Redis> {
-    let connect = |url: &String| Redis::lazy(lockkeeper_redis::Options::parse(url).unwrap()).unwrap();
-    urls.iter().map(connect).collect()
+fn over(urls: &[String]) -> RedlockOptions<Redis> {
+    let connect = |url: &String| Redis::lazy(lockkeeper_redis::RedisOptions::parse(url).unwrap()).unwrap();
+    RedlockOptions::new(urls.iter().map(connect).collect())
 }
 
 impl Harness for Over {
@@ -28,8 +28,8 @@ impl Harness for Over {
 
     /// The servers were started a moment ago, so with the guard nobody could vote.
     async fn connect(&self) -> Redlock<Redis> {
-        let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(50));
-        Redlock::connect(nodes(&self.0), options).await.expect("the servers were just started")
+        let options = over(&self.0).without_restart_guard().node_timeout(Duration::from_millis(50));
+        Redlock::with(options).await.expect("the servers were just started")
     }
 
     fn inspect<'b>(&self, backend: &'b Redlock<Redis>) -> Option<&'b dyn DynInspect> {
@@ -78,8 +78,8 @@ fn url_of(servers: &[servers::Redis]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_minority_may_be_killed_or_stopped() {
     let servers = servers::Redis::masters(3).await.unwrap();
-    let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(300));
-    let redlock = Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap();
+    let options = over(&url_of(&servers)).without_restart_guard().node_timeout(Duration::from_millis(300));
+    let redlock = Redlock::with(options).await.unwrap();
     let mut last = 0;
     for gone in &servers {
         for kill in [false, true] {
@@ -102,8 +102,8 @@ async fn every_minority_may_be_killed_or_stopped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_that_is_gone_is_told_and_back_again_serves() {
     let servers = servers::Redis::masters(3).await.unwrap();
-    let options = Options::default().without_restart_guard().node_timeout(Duration::from_millis(300));
-    let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap());
+    let options = over(&url_of(&servers)).without_restart_guard().node_timeout(Duration::from_millis(300));
+    let locker = Locker::new(Redlock::with(options).await.unwrap());
     servers[0].kill().unwrap();
     servers[2].pause().unwrap();
     let error = locker.lock("orders/42").ttl(TTL).await.unwrap_err();
@@ -121,7 +121,7 @@ async fn two_addresses_of_one_server_are_found_out() {
     let mut urls = url_of(&servers);
     urls.push(urls[0].replace("127.0.0.1", "localhost"));
     assert_ne!(urls[0], urls[2]);
-    let error = Redlock::connect(nodes(&urls), Options::default()).await.unwrap_err();
+    let error = Redlock::with(over(&urls)).await.unwrap_err();
     assert!(error.to_string().contains("nodes 1 and 3 are the same server"), "{error}");
 }
 
@@ -129,13 +129,13 @@ async fn two_addresses_of_one_server_are_found_out() {
 async fn a_replica_of_another_node_is_refused_and_has_no_vote_writable_or_not() {
     let servers = servers::Redis::masters(3).await.unwrap();
     let urls = url_of(&servers);
-    let options = || Options::default().without_restart_guard();
-    let running = Redlock::connect(nodes(&urls), options()).await.unwrap();
+    let options = || over(&urls).without_restart_guard();
+    let running = Redlock::with(options()).await.unwrap();
     let (follow, port) = (&servers[1], servers[0].port().to_string());
     for read_only in ["yes", "no"] {
         follow.command(&["CONFIG", "SET", "replica-read-only", read_only]).await.unwrap();
         follow.command(&["REPLICAOF", "127.0.0.1", &port]).await.unwrap();
-        let error = Redlock::connect(nodes(&urls), options()).await.unwrap_err();
+        let error = Redlock::with(options()).await.unwrap_err();
         let told = error.to_string();
         assert!(!error.is_transient() && told.contains("node 2") && told.contains("replica of"), "{told}");
         // Whoever connected before does not count its vote either: with another node gone there is no majority.
@@ -160,17 +160,17 @@ async fn a_replica_of_another_node_is_refused_and_has_no_vote_writable_or_not() 
         }
         servers[2].start().await.unwrap();
         follow.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
-        Redlock::connect(nodes(&urls), options()).await.unwrap();
+        Redlock::with(options()).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_server_that_was_restarted_empty_has_no_vote() {
     let servers = servers::Redis::masters(3).await.unwrap();
-    let open = Options::default().without_restart_guard().node_timeout(Duration::from_secs(1));
-    let guarded = open.clone().restart_guard(TTL);
-    let holder = Redlock::connect(nodes(&url_of(&servers)), open).await.unwrap();
-    let other = Redlock::connect(nodes(&url_of(&servers)), guarded).await.unwrap();
+    let patient = || over(&url_of(&servers)).node_timeout(Duration::from_secs(1));
+    let (open, guarded) = (patient().without_restart_guard(), patient().restart_guard(TTL));
+    let holder = Redlock::with(open).await.unwrap();
+    let other = Redlock::with(guarded).await.unwrap();
     let mut place = holder.enter(claim());
     held(&mut place).await;
     servers[1].restart_empty().await.unwrap();
@@ -185,8 +185,8 @@ async fn a_server_that_was_restarted_empty_has_no_vote() {
 async fn servers_that_restart_empty_one_after_the_other_are_taken_back_and_no_lock_is_lost() {
     let (servers, clock) = (servers::Redis::masters(3).await.unwrap(), Clock::boot());
     let ttl = Duration::from_secs(2);
-    let options = Options::default().restart_guard(ttl).node_timeout(Duration::from_millis(300));
-    let locker = Locker::new(Redlock::connect(nodes(&url_of(&servers)), options).await.unwrap());
+    let options = over(&url_of(&servers)).restart_guard(ttl).node_timeout(Duration::from_millis(300));
+    let locker = Locker::new(Redlock::with(options).await.unwrap());
     // Until the servers are old enough to vote there is no majority.
     let limit = clock.now().after(Duration::from_secs(60));
     let guard = loop {

@@ -3,9 +3,9 @@
 
 use lockkeeper_core::Locker;
 use lockkeeper_redis::Redis;
-use lockkeeper_redlock::{Options, Redlock};
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::Redis as Server;
+use lockkeeper_redlock::{Redlock, RedlockOptions};
+use lockkeeper_servers::Redis as Server;
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
 
 struct Three(Vec<Server>);
 
@@ -21,13 +21,13 @@ impl Remote for Three {
     async fn connect(&self, ports: &[u16]) -> Locker {
         let node = |port: &u16| {
             let url = format!("redis://127.0.0.1:{port}");
-            Redis::lazy(lockkeeper_redis::Options::parse(&url).unwrap()).unwrap()
+            Redis::lazy(lockkeeper_redis::RedisOptions::parse(&url).unwrap()).unwrap()
         };
         // The servers were started a moment ago, so with the guard nobody could vote.
-        let options = Options::default().without_restart_guard();
-        let backend = Redlock::connect(ports.iter().map(node).collect(), options).await.unwrap();
+        let options = RedlockOptions::new(ports.iter().map(node).collect()).without_restart_guard();
+        let backend = Redlock::with(options).await.unwrap();
         Locker::builder(backend).ttl(TTL).build()
     }
 }
 
-lockkeeper_testkit::runtime_drop!(three_nodes, Three);
+lockkeeper_servers::runtime_drop!(three_nodes, Three);

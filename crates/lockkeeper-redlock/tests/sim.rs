@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::{Locker, LockerBuilder, Memory};
-use lockkeeper_redlock::{Options, Redlock};
+use lockkeeper_redlock::{Redlock, RedlockOptions};
 use lockkeeper_testkit::sim::{Counts, Report, Scenario, Way};
 
 /// How many seeds every run of the tests tries. More: `LOCKKEEPER_SIM_SEEDS=10000`.
@@ -19,16 +19,16 @@ fn from_env(name: &str) -> Option<u64> {
 fn run(seed: u64, nodes: usize) -> Result<Report, String> {
     let stores = move |clock: lockkeeper_core::Clock| {
         let stores = (0..nodes).map(|_| Memory::new(clock.clone())).collect();
-        Redlock::lazy(stores, Options::default().clock(clock)).unwrap()
+        Redlock::lazy(RedlockOptions::new(stores).clock(clock)).unwrap()
     };
     let connect = move |stores: &Redlock<Memory>, way: &Way| -> LockerBuilder {
         let nodes = stores.nodes().map(|it| way.to(it.clone())).collect();
-        let mut options = Options::default().clock(way.clock()).spawner(way.spawner()).seed(seed);
+        let mut options = RedlockOptions::new(nodes).clock(way.clock()).spawner(way.spawner()).seed(seed);
         // The default is short for such a network, which is a good test; patience gives more grants.
         if seed.is_multiple_of(2) {
             options = options.node_timeout(Duration::from_millis(80));
         }
-        let redlock = Redlock::lazy(nodes, options).unwrap();
+        let redlock = Redlock::lazy(options).unwrap();
         assert_eq!(redlock.profile().name, "redlock");
         Locker::builder(redlock)
     };

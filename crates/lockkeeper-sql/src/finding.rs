@@ -1,16 +1,6 @@
-//! A doctor's findings: one in one line, and those that every dialect has.
+//! What the doctor of every dialect finds.
 
-use lockkeeper_core::inspect::{Finding, Severity};
-
-/// What was seen, what follows, what to do.
-pub(crate) fn finding(
-    severity: Severity,
-    what: impl Into<String>,
-    consequence: &str,
-    remedy: &str,
-) -> Finding {
-    Finding::new(severity, what, consequence, remedy)
-}
+use lockkeeper_core::inspect::Finding;
 
 /// Who can read and change what we say to the server. `cipher` is what the server says about our connection.
 pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding {
@@ -18,24 +8,21 @@ pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding 
         |it: &&str| *it == "localhost" || *it == "::1" || it.starts_with("127.") || it.starts_with('/');
     if chosen {
         let what = format!("the connection is encrypted ({cipher}) and the server's certificate was checked");
-        return finding(Severity::Fine, what, "nobody on the network between can listen", "nothing to do");
+        return Finding::fine(what, "nobody on the network between can listen");
     }
     let what = "the connection is not encrypted";
     if hosts.iter().all(local) {
         let consequence = "the server is on this host, where nobody can listen";
-        return finding(Severity::Fine, what, consequence, "nothing to do");
+        return Finding::fine(what, consequence);
     }
     let consequence = "whoever sees the network sees the password and can release any lock";
-    finding(
-        Severity::Warning,
-        what,
-        consequence,
-        "add `tls=on` to the URL, and `ca=FILE` if the authority is your own",
-    )
+    Finding::warning(what, consequence, "add `tls=on` to the URL, and `ca=FILE` if the authority is your own")
 }
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_core::inspect::Severity;
+
     use super::*;
 
     #[test]

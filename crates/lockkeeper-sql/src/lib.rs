@@ -4,6 +4,10 @@
 //! of errors are the same. Name the feature of your database: `postgres` or `mysql` (which is also MariaDB).
 //!
 //! Nothing here ever runs inside a transaction of yours: locks live on connections of their own.
+//!
+//! Row locks and fenced writes speak to connections of yours, so the drivers `tokio_postgres` and `mysql_async` are part
+//! of this interface and re-exported. When one makes a breaking release, the next minor release of this crate (0.x)
+//! follows, never a patch.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -15,8 +19,6 @@ mod finding;
 #[cfg(feature = "postgres")]
 mod lane;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod lines;
-#[cfg(feature = "postgres")]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;
@@ -38,9 +40,13 @@ pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use lockkeeper_core::kit::tls::Tls;
 #[cfg(feature = "mysql")]
 pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
+#[cfg(feature = "mysql")]
+pub use mysql_async;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions, PostgresPlace};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use tls::Tls;
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;

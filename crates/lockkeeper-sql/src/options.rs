@@ -3,73 +3,50 @@
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::kit::settings::Settings;
 
 /// What both dialects let you choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Common {
-    pub(crate) answer_within: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) clean_every: Duration,
     pub(crate) create: bool,
 }
 
-/// The keys that a URL may carry for both dialects.
-pub(crate) const KEYS: &str = "answer_within, clean_every, create, tls, ca, cert, key";
-
 impl Default for Common {
     fn default() -> Self {
-        Common { answer_within: Duration::from_secs(10), clean_every: Duration::from_secs(60), create: true }
+        Common { timeout: Duration::from_secs(10), clean_every: Duration::from_secs(60), create: true }
     }
 }
 
 impl Common {
-    /// Take a key that is ours. `false` means that it is somebody else's.
-    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<bool, Error> {
-        match key {
-            "answer_within" => self.answer_within = span(key, value)?,
-            "clean_every" => self.clean_every = span(key, value)?.max(Duration::from_millis(10)),
-            "create" => {
-                self.create = match value {
-                    "yes" => true,
-                    "no" => false,
-                    _ => {
-                        return Err(Error::invalid(format!(
-                            "`create` cannot be {value:?}; it is `yes` or `no`"
-                        )));
-                    }
-                }
-            }
-            _ => return Ok(false),
+    pub(crate) fn read(settings: &mut Settings<'_>) -> Result<Self, Error> {
+        let mut common = Common::default();
+        settings.renamed("answer_within", "timeout")?;
+        if let Some(it) = settings.span("timeout")? {
+            common.set_timeout(it);
         }
-        Ok(true)
+        if let Some(it) = settings.span("clean_every")? {
+            common.set_clean_every(it);
+        }
+        common.create = settings.flag("create")?.unwrap_or(common.create);
+        Ok(common)
+    }
+
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout.max(Duration::from_millis(1));
+    }
+
+    pub(crate) fn set_clean_every(&mut self, clean_every: Duration) {
+        self.clean_every = clean_every.max(Duration::from_millis(10));
     }
 }
 
-/// Sort a URL's query: ours is set by `set`, the rest comes back for the driver.
-pub(crate) fn split_query(
-    url: &str,
-    mut set: impl FnMut(&str, &str) -> Result<bool, Error>,
-) -> Result<String, Error> {
-    let Some((base, query)) = url.split_once('?') else {
-        return Ok(url.to_owned());
-    };
-    let mut rest = Vec::new();
-    for pair in query.split('&').filter(|it| !it.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !set(key, value)? {
-            rest.push(pair);
-        }
-    }
-    if rest.is_empty() {
-        return Ok(base.to_owned());
-    }
-    Ok(format!("{base}?{}", rest.join("&")))
-}
-
-fn span(key: &str, value: &str) -> Result<Duration, Error> {
-    let parsed = humantime::parse_duration(value);
-    parsed.ok().filter(|it| !it.is_zero()).ok_or_else(|| {
-        Error::invalid(format!("`{key}` cannot be {value:?}; write a span such as `30s` or `500ms`"))
-    })
+/// A URL for the driver: what stands before the `?`, and the settings that are the driver's.
+pub(crate) fn for_driver(url: &str, passed: &[(&str, &str)]) -> String {
+    let base = url.split('?').next().unwrap_or_default();
+    let query: Vec<_> = passed.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if query.is_empty() { base.to_owned() } else { format!("{base}?{}", query.join("&")) }
 }
 
 /// Whether this may stand in SQL as a name without quotes.
@@ -83,20 +60,26 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_core::kit::settings::Form;
+
     use super::*;
 
+    const FORM: Form = Form::new("SQL", "x://h");
+
     #[test]
-    fn our_keys_are_taken_and_the_drivers_stay() {
-        let mut common = Common::default();
-        let rest = split_query("x://h/d?answer_within=5s&sslmode=disable&create=no", |key, value| {
-            common.set(key, value)
-        });
-        assert_eq!(rest.unwrap(), "x://h/d?sslmode=disable");
-        assert_eq!(common.answer_within, Duration::from_secs(5));
-        assert!(!common.create);
-        assert!(common.set("create", "perhaps").is_err());
-        assert!(common.set("clean_every", "0s").is_err());
-        assert_eq!(split_query("x://h/d?create=no", |_, _| Ok(true)).unwrap(), "x://h/d");
+    fn our_settings_are_read_and_the_drivers_passed_on() {
+        let query = "timeout=5s&application_name=a%20b&create=no&clean_every=1ms";
+        let mut settings = FORM.settings(query).unwrap();
+        let common = Common::read(&mut settings).unwrap();
+        assert_eq!((common.timeout, common.create), (Duration::from_secs(5), false));
+        assert_eq!(common.clean_every, Duration::from_millis(10));
+        let passed = settings.passed(&["application_name", "options"]);
+        assert_eq!(for_driver(&format!("x://h/d?{query}"), &passed), "x://h/d?application_name=a%20b");
+        assert_eq!(for_driver("x://h/d?create=no", &[]), "x://h/d");
+        settings.finish().unwrap();
+        for bad in ["create=perhaps", "clean_every=0s", "answer_within=5s"] {
+            assert!(Common::read(&mut FORM.settings(bad).unwrap()).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -14,9 +14,9 @@ use faults::within;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_sql::Mysql;
 use lockkeeper_sql::mysql::MysqlFences;
-use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::proxy::Proxy;
 use mysql_async::{Conn, Opts};
 use mysql_site::{OnMariaDb, OnMysql, Ours, WORKER, url_of};
 use tokio::task::JoinSet;
@@ -62,7 +62,7 @@ fn locker(store: Mysql) -> Locker {
 }
 
 async fn connect(url: &str) -> Mysql {
-    within(async { Mysql::connect(MysqlOptions::from_url(url).unwrap()).await.unwrap() }).await
+    within(async { Mysql::connect(url).await.unwrap() }).await
 }
 
 /// Everything that statements of ours can meet: made on a fresh database, and used by several.
@@ -253,7 +253,7 @@ async fn start_together<S: Ours>(site: &S) {
     for at in 0..20 {
         let url = site.url();
         starts.spawn(async move {
-            let one = Mysql::connect(MysqlOptions::from_url(&url)?).await?;
+            let one = Mysql::connect(&url).await?;
             locker(one).lock(format!("start/{at}")).await?.release().await
         });
     }

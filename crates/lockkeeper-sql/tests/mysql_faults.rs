@@ -12,7 +12,7 @@ use std::time::Duration;
 use faults::Site;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Key, Locker};
-use lockkeeper_sql::{Mysql, MysqlOptions};
+use lockkeeper_sql::Mysql;
 use mysql_site::{OnMariaDb, OnMysql, Ours, url_of};
 
 /// The cases that are told in the same words on both servers.
@@ -138,7 +138,7 @@ async fn a_user_without_rights_is_told_so<S: Ours>() {
     let users = "CREATE USER guest@'127.0.0.1'; GRANT SELECT ON lockkeeper.* TO guest@'127.0.0.1'; \
                  CREATE USER worker@'127.0.0.1'";
     site.sql(users).await;
-    let open = async |user| Mysql::connect(MysqlOptions::from_url(&url_of(&site, user)).unwrap()).await;
+    let open = async |user| Mysql::connect(&url_of(&site, user)).await;
     let error = open("guest").await.unwrap_err();
     assert!(!error.is_transient() && error.to_string().contains("docs/backends/mysql.md"), "{error}");
     // With the DDL run by somebody else, the rights in the documentation are enough.
@@ -169,7 +169,7 @@ async fn the_doctor_finds_settings_under_which_locks_are_forgotten<S: Ours>() {
 async fn a_wrong_password_is_permanent_and_not_shown<S: Ours>() {
     let site = S::start(&[]).await;
     let url = site.url().replacen("lockkeeper@", "lockkeeper:wrong-word@", 1);
-    let error = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap_err();
+    let error = Mysql::connect(&url).await.unwrap_err();
     assert!(!error.is_transient());
     assert!(!format!("{error} {error:?}").contains("wrong-word"), "{error:?}");
 }

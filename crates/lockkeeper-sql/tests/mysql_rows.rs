@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{Fence, Key};
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
 use lockkeeper_sql::fenced::FencedError;
 use lockkeeper_sql::mysql::{MysqlFences, named, rowlock};
 use lockkeeper_sql::rowlock::{Column, RowError};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Opts, TxOpts};
 use rows::Shop;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
+use lockkeeper_servers::proxy::{Proxy, Rule};
+use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
+use lockkeeper_sql::Postgres;
 use lockkeeper_sql::postgres::PostgresFences;
-use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
 use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
@@ -25,7 +25,7 @@ async fn start(settings: &[(&str, &str)]) -> servers::Postgres {
 }
 
 async fn open(url: &str) -> Postgres {
-    Postgres::connect(PostgresOptions::from_url(url).unwrap()).await.unwrap()
+    Postgres::connect(url).await.unwrap()
 }
 
 fn locker(store: Postgres) -> Locker {
@@ -121,7 +121,7 @@ async fn no_setting_of_a_pooled_session_matters_or_it_is_named() {
     take_turns(open(&pooler.url()).await, open(&pooler.url()).await).await;
     server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on").await.unwrap();
     let pooler = PgBouncer::start(&server, PgBouncerOptions::default()).await.unwrap();
-    let error = Postgres::connect(PostgresOptions::from_url(&pooler.url()).unwrap()).await.unwrap_err();
+    let error = Postgres::connect(&pooler.url()).await.unwrap_err();
     assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
 }
 

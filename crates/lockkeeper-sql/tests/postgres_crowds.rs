@@ -6,8 +6,8 @@
 mod crowds;
 
 use crowds::Crowded;
-use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers;
+use lockkeeper_servers as servers;
+use lockkeeper_sql::Postgres;
 
 struct OnPostgres(servers::Postgres);
 
@@ -20,7 +20,7 @@ impl Crowded for OnPostgres {
     }
 
     async fn open(&self) -> Postgres {
-        Postgres::connect(PostgresOptions::from_url(&self.0.url()).unwrap()).await.unwrap()
+        Postgres::connect(&self.0.url()).await.unwrap()
     }
 }
 

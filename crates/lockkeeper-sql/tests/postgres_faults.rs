@@ -12,9 +12,9 @@ use std::time::Duration;
 use faults::Site;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Fence, Key, Locker};
+use lockkeeper_servers::{self as servers, Daemon, KitError, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::postgres::PostgresFences;
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, Daemon, KitError, PgBouncer, PgBouncerOptions};
 use tokio_postgres::NoTls;
 
 struct OnPostgres(servers::Postgres);
@@ -37,8 +37,8 @@ impl Site for OnPostgres {
     }
 
     async fn open_url(url: &str) -> Postgres {
-        let options = PostgresOptions::from_url(url).unwrap().answer_within(Duration::from_secs(5));
-        Postgres::connect(options).await.unwrap()
+        let options = PostgresOptions::parse(url).unwrap().timeout(Duration::from_secs(5));
+        Postgres::with(options).await.unwrap()
     }
 
     fn url(&self) -> String {
@@ -184,7 +184,7 @@ async fn a_user_without_rights_is_told_so() {
     let site = OnPostgres::start(&[]).await;
     site.sql("CREATE ROLE guest LOGIN; CREATE ROLE worker LOGIN").await;
     let as_user = |it: &str| site.url().replacen("postgres@", &format!("{it}@"), 1);
-    let open = async |user| Postgres::connect(PostgresOptions::from_url(&as_user(user)).unwrap()).await;
+    let open = async |user| Postgres::connect(&as_user(user)).await;
     let error = open("guest").await.unwrap_err();
     assert!(!error.is_transient() && error.to_string().contains("docs/backends/postgres.md"), "{error}");
     // With the DDL run by somebody else, the rights in the documentation are enough.
@@ -227,7 +227,7 @@ async fn a_wrong_password_is_permanent_and_not_shown() {
     let options = servers::PostgresOptions::default().password("right-word");
     let server = servers::Postgres::start(options).await.unwrap();
     let url = server.url().replace("right-word", "wrong-word");
-    let error = Postgres::connect(PostgresOptions::from_url(&url).unwrap()).await.unwrap_err();
+    let error = Postgres::connect(&url).await.unwrap_err();
     assert!(!error.is_transient());
     assert!(!format!("{error} {error:?}").contains("wrong-word"), "{error:?}");
 }

@@ -7,8 +7,8 @@ mod shared;
 use std::sync::Arc;
 
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, PgBouncer, PgBouncerOptions};
 use lockkeeper_testkit::suite::Harness;
 use shared::Shared;
 
@@ -33,8 +33,8 @@ impl Harness for BehindPooler {
     type Backend = Postgres;
 
     async fn connect(&self) -> Postgres {
-        let options = PostgresOptions::from_url(&self.0.pooler.url()).unwrap();
-        Postgres::connect(options).await.unwrap()
+        let options = PostgresOptions::parse(&self.0.pooler.url()).unwrap();
+        Postgres::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Postgres) -> Option<&'b dyn DynInspect> {

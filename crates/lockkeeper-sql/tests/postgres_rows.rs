@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{Fence, Key};
+use lockkeeper_servers::{Postgres, PostgresOptions};
 use lockkeeper_sql::fenced::FencedError;
 use lockkeeper_sql::postgres::{PostgresFences, advisory, rowlock};
 use lockkeeper_sql::rowlock::{Column, RowError};
-use lockkeeper_testkit::servers::{Postgres, PostgresOptions};
 use rows::Shop;
 use shared::Shared;
 use tokio_postgres::{Client, Error, NoTls};

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use lockkeeper_core::Locker;
-use lockkeeper_sql::mysql::{Mysql, MysqlOptions};
-use lockkeeper_sql::postgres::{Postgres, PostgresOptions};
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
+use lockkeeper_sql::mysql::Mysql;
+use lockkeeper_sql::postgres::Postgres;
 
 /// The address with another port.
 fn moved(url: &str, from: u16, to: u16) -> String {
@@ -26,12 +26,12 @@ impl Remote for OneMariaDb {
 
     async fn connect(&self, ports: &[u16]) -> Locker {
         let url = moved(&self.0.url(), self.0.port(), ports[0]);
-        let backend = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap();
+        let backend = Mysql::connect(&url).await.unwrap();
         Locker::builder(backend).ttl(TTL).build()
     }
 }
 
-lockkeeper_testkit::runtime_drop!(mariadb, OneMariaDb);
+lockkeeper_servers::runtime_drop!(mariadb, OneMariaDb);
 
 struct OneMysql(servers::Mysql);
 
@@ -46,12 +46,12 @@ impl Remote for OneMysql {
 
     async fn connect(&self, ports: &[u16]) -> Locker {
         let url = moved(&self.0.url(), self.0.port(), ports[0]);
-        let backend = Mysql::connect(MysqlOptions::from_url(&url).unwrap()).await.unwrap();
+        let backend = Mysql::connect(&url).await.unwrap();
         Locker::builder(backend).ttl(TTL).build()
     }
 }
 
-lockkeeper_testkit::runtime_drop!(mysql, OneMysql);
+lockkeeper_servers::runtime_drop!(mysql, OneMysql);
 
 struct OnePostgres(servers::Postgres);
 
@@ -66,9 +66,9 @@ impl Remote for OnePostgres {
 
     async fn connect(&self, ports: &[u16]) -> Locker {
         let url = moved(&self.0.url(), self.0.port(), ports[0]);
-        let backend = Postgres::connect(PostgresOptions::from_url(&url).unwrap()).await.unwrap();
+        let backend = Postgres::connect(&url).await.unwrap();
         Locker::builder(backend).ttl(TTL).build()
     }
 }
 
-lockkeeper_testkit::runtime_drop!(postgres, OnePostgres);
+lockkeeper_servers::runtime_drop!(postgres, OnePostgres);

@@ -7,18 +7,18 @@ use std::time::Duration;
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Error, Locker};
-use lockkeeper_sql::{Mysql, MysqlOptions, Postgres, PostgresOptions};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions, Tls};
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions, Tls};
+use lockkeeper_sql::{Mysql, Postgres};
 
 /// Two addresses of the loopback, of which the certificate holds one.
 const ADDRESSES: &str = "127.0.0.1,127.0.0.2";
 
 async fn mysql(url: &str) -> Result<Mysql, Error> {
-    Mysql::connect(MysqlOptions::from_url(url)?).await
+    Mysql::connect(url).await
 }
 
 async fn postgres(url: &str) -> Result<Postgres, Error> {
-    Postgres::connect(PostgresOptions::from_url(url)?).await
+    Postgres::connect(url).await
 }
 
 /// Take a lock, wait for it, be told, hear what the doctor says.

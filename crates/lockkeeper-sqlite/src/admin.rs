@@ -1,16 +1,17 @@
 //! The operator's view: who holds and who waits, breaking a lock, and the cleaner.
 
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::kit::{Listed, gather};
 use lockkeeper_core::{Fence, Key, Label, Load, Moment, backend};
 use rusqlite::{Connection, Row, params};
 
+use crate::Sqlite;
 use crate::connection::{Look, Verb};
 use crate::doctor::Examine;
 use crate::fault::Result;
 use crate::line::{Tx, moment, nanos};
-use crate::place::SqliteBackend;
 
-impl Inspect for SqliteBackend {
+impl Inspect for Sqlite {
     async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
         self.wire.ask(List { prefix: prefix.to_owned() }).await
     }
@@ -38,11 +39,10 @@ macro_rules! select {
     };
 }
 
+/// Somebody who holds or waits, and the number of its row.
 struct Found {
-    key: String,
     seq: i64,
-    held: bool,
-    occupant: Occupant,
+    listed: Listed,
 }
 
 fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
@@ -53,25 +53,13 @@ fn read(row: &Row<'_>, now: Moment) -> rusqlite::Result<Found> {
         .since(Some(now - moment(since)))
         .fence((counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
         .load(Load::new(row.get(5)?, row.get(10)?));
-    Ok(Found { key: row.get(0)?, seq, held: counter != 0, occupant })
+    Ok(Found { seq, listed: Listed::new(row.get::<_, String>(0)?, counter != 0, occupant) })
 }
 
-/// Rows in order of name and place, gathered into one lock per name.
-fn gather(found: impl Iterator<Item = rusqlite::Result<Found>>) -> Result<Vec<LockInfo>> {
-    let mut locks: Vec<LockInfo> = Vec::new();
-    for it in found {
-        let it = it?;
-        if locks.last().is_none_or(|lock| lock.key.as_str() != it.key) {
-            // A name that is no key was not written by us; nobody can lock it.
-            let Ok(key) = Key::new(&it.key) else { continue };
-            locks.push(LockInfo::new(key, Vec::new(), Vec::new()));
-        }
-        if let Some(lock) = locks.last_mut() {
-            let side = if it.held { &mut lock.holders } else { &mut lock.waiters };
-            side.push(it.occupant);
-        }
-    }
-    Ok(locks)
+/// One lock per name.
+fn gathered(found: impl Iterator<Item = rusqlite::Result<Found>>) -> Result<Vec<LockInfo>> {
+    let found = found.map(|it| it.map(|it| it.listed)).collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(gather(found))
 }
 
 #[derive(Debug)]
@@ -84,7 +72,7 @@ impl List {
         let mut all = connection.prepare_cached(select!("WHERE ?1 < expires ORDER BY key, seq"))?;
         let found = all.query_map(params![nanos(now)], |row| read(row, now))?;
         // Byte by byte, here and not in SQL: `LIKE` folds case and has wildcards.
-        gather(found.filter(|it| it.as_ref().map_or(true, |it| it.key.starts_with(&self.prefix))))
+        gathered(found.filter(|it| it.as_ref().map_or(true, |it| it.listed.name.starts_with(&self.prefix))))
     }
 }
 
@@ -108,7 +96,7 @@ impl Show {
     fn one(&self, connection: &Connection, now: Moment) -> Result<Option<LockInfo>> {
         let mut one = connection.prepare_cached(select!("WHERE key = ?1 AND ?2 < expires ORDER BY seq"))?;
         let found = one.query_map(params![self.0.as_str(), nanos(now)], |row| read(row, now))?;
-        Ok(gather(found)?.pop())
+        Ok(gathered(found)?.pop())
     }
 }
 
@@ -144,7 +132,7 @@ impl Verb for Break {
             line.standings.retain(|standing| standing.seq != it.seq);
         }
         tx.settle(&self.0, &mut line, None)?;
-        Ok(found.into_iter().map(|it| it.occupant).collect())
+        Ok(found.into_iter().map(|it| it.listed.occupant).collect())
     }
 }
 

@@ -2,26 +2,24 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::task::Poll;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use lockkeeper_core::backend::{self, Fault};
-use lockkeeper_core::{Clock, Key, Moment};
-use lockkeeper_fork::Origin;
+use lockkeeper_core::backend;
+use lockkeeper_core::{ClaimId, Clock, Key, Moment};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use crate::admin;
+use crate::bell::{Bell, Number};
 use crate::fault::{Result, Trouble};
 use crate::file::File;
 use crate::line::Tx;
 use crate::options::SqliteOptions;
-use crate::pace::{Pace, Usual, spin};
+use crate::pace::spin;
 use crate::wake::{Watch, Watches};
-use crate::{NAME, admin};
+use crate::wire::{Paces, Wire, thread_ended};
 
 /// The most requests in one transaction, so that nobody waits long for the write lock.
 const BATCH_MAX: usize = 256;
@@ -31,9 +29,6 @@ const BATCH_MAX: usize = 256;
 const CLEAN_ONCE_MAX: usize = 32;
 
 const NONE: Duration = Duration::ZERO;
-
-/// How long a caller spins before it lets other tasks run.
-const SPIN_BURST: Duration = Duration::from_micros(50);
 
 /// Who just got an answer often asks the next thing at once.
 const SPIN_FOR_NEXT: Duration = Duration::from_micros(20);
@@ -93,13 +88,17 @@ pub(crate) trait Work: Send {
     fn fail(self: Box<Self>, trouble: &Trouble);
 }
 
-struct Asked<V: Verb> {
+pub(crate) struct Asked<V: Verb> {
     verb: V,
     found: Option<V::Answer>,
     reply: Option<oneshot::Sender<backend::Result<V::Answer>>>,
 }
 
 impl<V: Verb> Asked<V> {
+    pub(crate) fn new(verb: V, reply: Option<oneshot::Sender<backend::Result<V::Answer>>>) -> Self {
+        Asked { verb, found: None, reply }
+    }
+
     fn reply(&mut self, answer: backend::Result<V::Answer>) {
         if let Some(reply) = self.reply.take() {
             // Whoever went away does not need the answer.
@@ -145,92 +144,6 @@ impl<V: Verb> Work for Asked<V> {
     }
 }
 
-/// The way to the thread. When the last one is dropped, the thread closes the file and ends.
-#[derive(Clone, Debug)]
-pub(crate) struct Wire {
-    requests: Sender<Request>,
-    paces: Arc<Paces>,
-    /// Where the thread is.
-    made_in: Origin,
-}
-
-/// What both ends of the wire know about each other's speed.
-#[derive(Debug, Default)]
-struct Paces {
-    usual: Usual,
-    answers: Pace,
-    requests: Pace,
-}
-
-impl Wire {
-    /// Start the thread and open the file on it; `opened` is told how that went.
-    pub(crate) fn start(
-        options: SqliteOptions,
-        opened: impl FnOnce(Result<Wire>) + Send + 'static,
-    ) -> std::io::Result<()> {
-        let (sender, requests) = std::sync::mpsc::channel();
-        let paces = Arc::<Paces>::default();
-        let open = move || match File::open(options) {
-            Ok(file) => {
-                let thread = Thread::new(file, requests, paces.clone());
-                opened(Ok(Wire { requests: sender, paces, made_in: Origin::here() }));
-                thread.serve();
-            }
-            Err(trouble) => opened(Err(trouble)),
-        };
-        std::thread::Builder::new().name("lockkeeper-sql".to_owned()).spawn(open).map(drop)
-    }
-
-    /// Send a verb and wait for its answer.
-    pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
-        if !self.made_in.is_here() {
-            let why =
-                "the connection's thread is in the process that this one was forked from; open the file here";
-            return Err(Fault::permanent(NAME, V::DOING, why));
-        }
-        let (reply, answer) = oneshot::channel();
-        let asked = Box::new(Asked { verb, found: None, reply: Some(reply) });
-        if self.requests.send(Request::Work(asked)).is_err() {
-            return Err(thread_ended(V::DOING));
-        }
-        let answer = self.spin_for(answer).await;
-        answer.unwrap_or_else(|_| Err(thread_ended(V::DOING)))
-    }
-
-    /// Await the answer; at first without going to sleep, but letting other tasks run.
-    async fn spin_for<T>(&self, mut answer: oneshot::Receiver<T>) -> Result<T, oneshot::error::RecvError> {
-        let (clock, pace) = (Clock::boot(), &self.paces.answers);
-        let mut spin_until = pace.spin_until(self.paces.usual.get(), clock.now());
-        poll_fn(|cx| {
-            if let Some(until) = spin_until {
-                let burst = clock.now().after(SPIN_BURST).min(until);
-                if spin(&clock, burst, || (!answer.is_empty() || answer.is_terminated()).then_some(()))
-                    .is_some()
-                {
-                    pace.hit();
-                } else if clock.now() < until {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                } else {
-                    pace.miss();
-                }
-                spin_until = None;
-            }
-            Pin::new(&mut answer).poll(cx)
-        })
-        .await
-    }
-
-    /// Ask to be woken. Without a thread nobody ever is, which `changed` allows.
-    pub(crate) fn watch(&self, watch: Watch) {
-        let _ = self.requests.send(Request::Watch(watch));
-    }
-}
-
-fn thread_ended(doing: &'static str) -> Fault {
-    Fault::permanent(NAME, doing, "the connection's thread has ended; open the file again")
-}
-
 /// What was asked and is not yet begun.
 #[derive(Default)]
 struct Waiting {
@@ -258,12 +171,15 @@ impl Waiting {
     }
 }
 
-struct Thread {
+pub(crate) struct Thread {
     file: File,
     requests: Receiver<Request>,
     waiting: Waiting,
     watches: Watches,
     touched: Vec<Key>,
+    /// Claims of anybody that the last commit let in.
+    called: Vec<ClaimId>,
+    bell: Bell,
     clock: Clock,
     clean_due: Moment,
     has_cleaned: bool,
@@ -271,15 +187,40 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(file: File, requests: Receiver<Request>, paces: Arc<Paces>) -> Self {
+    /// A thread that does not run yet, and the way to it.
+    pub(crate) fn wired(file: File) -> Result<(Wire, Self)> {
+        let no_bell =
+            |it| Trouble::permanent(format!("the connection's thread has nothing to sleep on ({it})"));
+        let number = Number::random().ok_or_else(|| no_bell("no randomness".to_owned()))?;
+        let (bell, caller) = Bell::new(number, &file.options().path).map_err(|it| no_bell(it.to_string()))?;
+        let (sender, requests) = std::sync::mpsc::channel();
+        let paces = Arc::<Paces>::default();
+        let thread = Thread::new(file, requests, bell, paces.clone());
+        Ok((Wire::new(sender, caller, number, paces), thread))
+    }
+
+    fn new(file: File, requests: Receiver<Request>, bell: Bell, paces: Arc<Paces>) -> Self {
         let clock = Clock::boot();
         // Soon, for those who live short; not at once, for those who are in a hurry.
         let clean_due = clock.now().after(file.options().clean_every.min(Duration::from_secs(1)));
-        let (waiting, watches, touched) = Default::default();
-        Thread { file, requests, waiting, watches, touched, clock, clean_due, has_cleaned: false, paces }
+        let (waiting, watches, touched, called) = Default::default();
+        let has_cleaned = false;
+        Thread {
+            file,
+            requests,
+            waiting,
+            watches,
+            touched,
+            called,
+            bell,
+            clock,
+            clean_due,
+            has_cleaned,
+            paces,
+        }
     }
 
-    fn serve(mut self) {
+    pub(crate) fn serve(mut self) {
         let mut just_served = false;
         loop {
             let next = self.next(just_served);
@@ -294,6 +235,7 @@ impl Thread {
                 self.paces.usual.add(self.clock.now() - began);
             }
             let now = self.clock.now();
+            self.listen(now);
             self.watches.look(self.file.connection(), now);
             if self.clean_due <= now {
                 self.clean(now);
@@ -302,9 +244,10 @@ impl Thread {
     }
 
     /// The next request, or the time to look again.
-    fn next(&self, just_served: bool) -> Result<Request, RecvTimeoutError> {
+    fn next(&mut self, just_served: bool) -> Result<Request, RecvTimeoutError> {
         let now = self.clock.now();
-        let pause = if self.waiting.is_empty() { self.watches.due().min(self.clean_due) - now } else { NONE };
+        let due = self.watches.due().min(self.clean_due).min(self.bell.due());
+        let pause = if self.waiting.is_empty() { due - now } else { NONE };
         let pace = &self.paces.requests;
         if just_served
             && SPIN_FOR_NEXT < pause
@@ -316,7 +259,29 @@ impl Thread {
             }
             pace.miss();
         }
-        self.requests.recv_timeout(pause)
+        let requests = &self.requests;
+        let next = self.bell.sleep(pause, || match requests.try_recv() {
+            Ok(request) => Some(Ok(request)),
+            Err(TryRecvError::Disconnected) => Some(Err(RecvTimeoutError::Disconnected)),
+            Err(TryRecvError::Empty) => None,
+        });
+        next.unwrap_or(Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Hear who rang, and see to it that others can.
+    fn listen(&mut self, now: Moment) {
+        for id in self.bell.rung() {
+            self.watches.ring(id);
+        }
+        if self.watches.has_missed() {
+            self.bell.hang_anew(now);
+        }
+        if self.watches.anybody_waits() {
+            self.bell.need(now);
+        } else {
+            self.bell.rest(now);
+        }
+        self.watches.expect_rings(self.bell.is_hung());
     }
 
     /// Serve as many of those who wait as fit into one transaction. Answers whether there was one.
@@ -328,7 +293,10 @@ impl Thread {
         }
         match self.file.reopen_if_moved() {
             Ok(false) => {}
-            Ok(true) => self.watches.look_anew(),
+            Ok(true) => {
+                self.watches.look_anew();
+                self.bell.take_down();
+            }
             Err(trouble) => {
                 tell(works, &Err(trouble));
                 return true;
@@ -389,7 +357,7 @@ impl Thread {
     }
 
     fn commit(&mut self, works: &mut Vec<Box<dyn Work>>, with_others: bool) -> Result<()> {
-        let deadline = self.clock.now().after(self.file.busy_wait());
+        let deadline = self.clock.now().after(self.file.timeout());
         let (mut tried_log, mut flushes) = (false, works.iter().any(|it| it.may_grant()));
         loop {
             self.file.begin(deadline, flushes && self.file.must_flush())?;
@@ -398,7 +366,8 @@ impl Thread {
                 self.fill(works);
             }
             let now = self.clock.now();
-            let mut tx = self.file.tx(now, &mut self.touched);
+            self.called.clear();
+            let mut tx = self.file.tx(now, &mut self.touched, &mut self.called);
             let done = run(works, &self.watches, &mut tx);
             if done.is_ok() && tx.has_granted && !flushes && self.file.must_flush() {
                 // Somebody came in whom nobody expected: once more, and wait for the disk.
@@ -407,7 +376,10 @@ impl Thread {
                 continue;
             }
             match done.and_then(|()| self.file.commit()) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.called.drain(..).for_each(|it| self.bell.ring(it));
+                    return Ok(());
+                }
                 Err(trouble) => {
                     self.file.roll_back();
                     if trouble.is_disk_full() && !std::mem::replace(&mut tried_log, true) {
@@ -460,7 +432,7 @@ fn run(works: &mut [Box<dyn Work>], watches: &Watches, tx: &mut Tx<'_>) -> Resul
 }
 
 fn clean(keys: Vec<Key>) -> Box<dyn Work> {
-    Box::new(Asked { verb: admin::Clean(keys), found: None, reply: None })
+    Box::new(Asked::new(admin::Clean(keys), None))
 }
 
 fn tell(works: Vec<Box<dyn Work>>, done: &Result<()>) {

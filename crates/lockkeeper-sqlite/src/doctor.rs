@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use lockkeeper_core::inspect::{Finding, Severity};
+use lockkeeper_core::inspect::Finding;
 use rusqlite::Connection;
 
 use crate::connection::{Look, Verb};
@@ -38,27 +38,18 @@ impl Verb for Examine {
     }
 }
 
-fn finding(severity: Severity, what: String, consequence: &str, remedy: &str) -> Finding {
-    Finding::new(severity, what, consequence, remedy)
-}
-
-fn fine(what: String, consequence: &str) -> Finding {
-    finding(Severity::Fine, what, consequence, "nothing")
-}
-
 fn disk(options: &SqliteOptions) -> Finding {
     match host::disk_of(&options.path) {
-        Disk::Local => {
-            fine("the file is on a local disk".to_owned(), "all processes of this host see the same locks")
-        }
-        Disk::Fuse => finding(
-            Severity::Warning,
+        Disk::Local => Finding::fine(
+            "the file is on a local disk".to_owned(),
+            "all processes of this host see the same locks",
+        ),
+        Disk::Fuse => Finding::warning(
             "the file is on a FUSE file system".to_owned(),
             "if another host can mount it too, locks are given twice",
             "make sure that it is local, or use a local disk",
         ),
-        Disk::Shared(kind) => finding(
-            Severity::Danger,
+        Disk::Shared(kind) => Finding::danger(
             format!("the file is on a network file system ({kind})"),
             "locks can be given twice",
             "use a local disk, or a server",
@@ -68,9 +59,10 @@ fn disk(options: &SqliteOptions) -> Finding {
 
 fn durability(options: &SqliteOptions) -> Finding {
     match options.durability {
-        Durability::Full => fine("durability is full".to_owned(), "no power cut can make a fence go back"),
-        Durability::Normal => finding(
-            Severity::Warning,
+        Durability::Full => {
+            Finding::fine("durability is full".to_owned(), "no power cut can make a fence go back")
+        }
+        Durability::Normal => Finding::warning(
             "durability is normal".to_owned(),
             "after a power cut the last fences may be given again",
             "use `durability=full` if fences guard data that survives a power cut",
@@ -81,10 +73,9 @@ fn durability(options: &SqliteOptions) -> Finding {
 fn soundness(connection: &Connection) -> Result<Finding> {
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict == "ok" {
-        return Ok(fine("the file is sound".to_owned(), "every claim is where it should be"));
+        return Ok(Finding::fine("the file is sound".to_owned(), "every claim is where it should be"));
     }
-    Ok(finding(
-        Severity::Danger,
+    Ok(Finding::danger(
         format!("the file is damaged: {verdict}"),
         "claims may be missing, so that locks are given twice",
         "stop its users and move the file away; a new one is made on the next start",
@@ -94,10 +85,9 @@ fn soundness(connection: &Connection) -> Result<Finding> {
 fn permissions(options: &SqliteOptions) -> Finding {
     let mode = fs::metadata(&options.path).map_or(0, |it| it.permissions().mode() & 0o777);
     if mode & 0o002 == 0 {
-        return fine(format!("the file's mode is {mode:03o}"), "not everybody can write it");
+        return Finding::fine(format!("the file's mode is {mode:03o}"), "not everybody can write it");
     }
-    finding(
-        Severity::Warning,
+    Finding::warning(
         format!("the file's mode is {mode:03o}"),
         "every user of this host can take, break and forge locks",
         "share it with a group instead: chmod o-w",
@@ -112,10 +102,12 @@ fn log(options: &SqliteOptions) -> Finding {
     path.push("-wal");
     let bytes = fs::metadata(path).map_or(0, |it| it.len());
     if bytes <= LOG_BYTES_MAX {
-        return fine(format!("the write-ahead log has {bytes} bytes"), "it is copied back as it should");
+        return Finding::fine(
+            format!("the write-ahead log has {bytes} bytes"),
+            "it is copied back as it should",
+        );
     }
-    finding(
-        Severity::Warning,
+    Finding::warning(
         format!("the write-ahead log has {bytes} bytes"),
         "every verb gets slower",
         "find the program that keeps a read transaction open on this file",

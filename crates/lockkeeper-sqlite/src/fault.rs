@@ -80,7 +80,7 @@ fn advice(code: Option<ErrorCode>) -> (FaultKind, &'static str) {
     match code {
         Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed) => (
             FaultKind::Transient,
-            "another program keeps the file's write lock; end its transaction or raise `busy_wait`",
+            "another program keeps the file's write lock; end its transaction or raise `timeout`",
         ),
         Some(DiskFull) => (FaultKind::Transient, "the disk is full; free some space"),
         Some(SystemIoFailure) => {

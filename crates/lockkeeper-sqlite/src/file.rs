@@ -70,20 +70,25 @@ impl File {
         &self.options
     }
 
-    pub(crate) fn busy_wait(&self) -> Duration {
-        self.options.busy_wait
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout
     }
 
     /// Look at the file, again if another process was in the way.
     pub(crate) fn look<T>(&mut self, mut what: impl FnMut(&Look<'_>) -> Result<T>) -> Result<T> {
         let File { connection, options, pauses, .. } = self;
         let clock = Clock::boot();
-        let deadline = clock.now().after(options.busy_wait);
+        let deadline = clock.now().after(options.timeout);
         pauses.retry(deadline, || what(&Look { connection, options, now: clock.now() }))
     }
 
-    pub(crate) fn tx<'a>(&'a self, now: Moment, touched: &'a mut Vec<Key>) -> Tx<'a> {
-        Tx { connection: &self.connection, boot: &self.boot, now, touched, has_granted: false }
+    pub(crate) fn tx<'a>(
+        &'a self,
+        now: Moment,
+        touched: &'a mut Vec<Key>,
+        called: &'a mut Vec<ClaimId>,
+    ) -> Tx<'a> {
+        Tx { connection: &self.connection, boot: &self.boot, now, touched, called, has_granted: false }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.
@@ -205,7 +210,7 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> 
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let mut pauses = Pauses::new();
-    let deadline = Clock::boot().now().after(options.busy_wait);
+    let deadline = Clock::boot().now().after(options.timeout);
     pauses.retry(deadline, || configure(&connection))?;
     if !pauses.retry(deadline, || schema::is_ready(&connection, boot))? {
         begin_immediate(&connection, &mut pauses, deadline)?;

@@ -104,9 +104,21 @@ impl Line {
         entered
     }
 
+    /// The first who waits, if it would come in by asking. Whoever is alone in the room need not ask.
+    fn may_ask(&self) -> Option<ClaimId> {
+        let at = self.standings.iter().position(|it| !it.held)?;
+        let is_in = self.clone().admit(Some(at)).contains(&at);
+        is_in.then(|| self.standings[at].id)
+    }
+
     /// Where this claim stands, if it stands in the head: how many are before it.
     pub(crate) fn position(&self, id: ClaimId) -> Option<usize> {
         self.standings.iter().position(|it| it.id == id)
+    }
+
+    /// How many hold.
+    pub(crate) fn holders(&self) -> u64 {
+        self.standings.iter().map(|it| u64::from(it.held)).sum()
     }
 
     /// Somebody waits.
@@ -165,6 +177,35 @@ fn count_of(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
+/// How many claims a line has, and where a certain one stands if it is among them. Claims that were answered find
+/// themselves faster; this is for those who may not know the answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scan {
+    pub(crate) count: u64,
+    pub(crate) spot: Option<Spot>,
+    /// The largest number seen: later ones have larger ones.
+    seen: i64,
+}
+
+impl Scan {
+    /// Read what came since the last time. Takes no lock.
+    ///
+    /// Those who left meanwhile stay counted, and a claim that was found is to be looked for where it was.
+    pub(crate) fn go_on(self, connection: &Connection, claim: &Claim, now: Moment) -> Result<Self> {
+        let mut scan = connection.prepare_cached(
+            "SELECT count(*) FILTER (WHERE ?3 < expires), max(seq) FILTER (WHERE id = ?2 AND ?3 < expires), max(seq) \
+             FROM lockkeeper_claim WHERE key = ?1 AND ?4 < seq",
+        )?;
+        let (key, id) = (claim.key.as_str(), claim.id);
+        Ok(scan.query_row(params![key, id.as_bytes(), nanos(now), self.seen], |row| {
+            let (found, last): (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+            let spot = found.map(|seq| Spot { id, seq }).or(self.spot);
+            let count = self.count + count_of(row.get(0)?);
+            Ok(Scan { count, spot, seen: last.unwrap_or(self.seen) })
+        })?)
+    }
+}
+
 /// A write transaction under way.
 #[derive(Debug)]
 pub(crate) struct Tx<'a> {
@@ -174,6 +215,8 @@ pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
     /// Keys whose line moved; those of this process who watch them should look.
     pub(crate) touched: &'a mut Vec<Key>,
+    /// Those who were let in, or would be if they asked: they should hear of it.
+    pub(crate) called: &'a mut Vec<ClaimId>,
     /// Somebody was let in: a grant must be on the disk before anybody hears of it. Nothing else must, because a
     /// power cut voids all claims.
     pub(crate) has_granted: bool,
@@ -198,18 +241,6 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// How many claims a line has, and where this one stands if it is among them. Claims that were answered find
-    /// themselves faster; this is for those who may not know the answer.
-    pub(crate) fn search(&self, key: &Key, id: ClaimId) -> Result<(u64, Option<Spot>)> {
-        let mut search = self.connection.prepare_cached(
-            "SELECT count(*), max(seq) FILTER (WHERE id = ?2) FROM lockkeeper_claim WHERE key = ?1 AND ?3 < expires",
-        )?;
-        Ok(search.query_row(params![key.as_str(), id.as_bytes(), nanos(self.now)], |row| {
-            let seq: Option<i64> = row.get(1)?;
-            Ok((count_of(row.get(0)?), seq.map(|seq| Spot { id, seq })))
-        })?)
-    }
-
     /// Let in whoever fits, and write it down.
     pub(crate) fn settle(&mut self, key: &Key, line: &mut Line, asking: Option<usize>) -> Result<()> {
         let entered = line.admit(asking);
@@ -224,8 +255,10 @@ impl Tx<'_> {
             let enter = "UPDATE lockkeeper_claim SET counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
             enter.execute(params![key.as_str(), it.seq, it.counter, nanos(self.now)])?;
+            self.called.push(it.id);
             self.touch(key);
         }
+        self.called.extend(line.may_ask());
         Ok(())
     }
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockkeeper_core::Error;
-use lockkeeper_core::address::{decoded, unknown_setting};
+use lockkeeper_core::address::decoded;
+use lockkeeper_core::kit::settings::Form;
 
-/// The keys a URL may carry after its `?`.
-const KEYS: [&str; 3] = ["durability", "busy_wait", "clean_every"];
+const FORM: Form = Form::new("SQLite", "sqlite:PATH or sqlite:///ABSOLUTE/PATH, then perhaps ?timeout=30s");
 
 /// The shortest pause between two runs of the cleaner.
 const CLEAN_EVERY_MIN: Duration = Duration::from_millis(10);
@@ -23,10 +23,10 @@ const CLEAN_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 ///
 /// let options = SqliteOptions::new("/var/lib/shop/locks.db")
 ///     .durability(Durability::Normal)
-///     .busy_wait(Duration::from_secs(10))
+///     .timeout(Duration::from_secs(10))
 ///     .clean_every(Duration::from_secs(60));
-/// let url = "sqlite:/var/lib/shop/locks.db?durability=normal&busy_wait=10s&clean_every=1m";
-/// assert_eq!(SqliteOptions::from_url(url)?, options);
+/// let url = "sqlite:/var/lib/shop/locks.db?durability=normal&timeout=10s&clean_every=1m";
+/// assert_eq!(SqliteOptions::parse(url)?, options);
 /// # Ok(())
 /// # }
 /// ```
@@ -34,12 +34,13 @@ const CLEAN_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 pub struct SqliteOptions {
     pub(crate) path: PathBuf,
     pub(crate) durability: Durability,
-    pub(crate) busy_wait: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) clean_every: Duration,
 }
 
 /// What a power cut may undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// Nothing: every grant is on disk before it is told. Fences never go back.
     #[default]
@@ -55,57 +56,39 @@ impl SqliteOptions {
         SqliteOptions {
             path: path.into(),
             durability: Durability::Full,
-            busy_wait: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
             clean_every: Duration::from_secs(60),
         }
     }
 
-    /// Read a URL: `sqlite:PATH` or `sqlite:///ABSOLUTE/PATH`, then perhaps `?key=value&key=value`.
+    /// Read a URL: `sqlite:PATH` or `sqlite:///ABSOLUTE/PATH`, then perhaps `?setting=value&setting=value`.
     ///
-    /// Keys: `durability` (`full`, `normal`), `busy_wait` (such as `30s`), `clean_every` (such as `1m`).
+    /// Settings: `durability` (`full`, `normal`), `timeout` (such as `30s`), `clean_every` (such as `1m`).
     /// In the path `%XX` stands for a byte, so that `?` is `%3F` and `%` is `%25`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no such URL or holds an unknown key or value.
-    pub fn from_url(url: &str) -> Result<Self, Error> {
-        let rest = url.strip_prefix("sqlite:").ok_or_else(|| {
-            Error::invalid(format!(
-                "{url:?} is no SQLite URL; write `sqlite:PATH` or `sqlite:///ABSOLUTE/PATH`"
-            ))
-        })?;
-        let (path, query) = match rest.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (rest, None),
-        };
-        let mut options = SqliteOptions::new(path_of(url, path)?);
-        for pair in query.into_iter().flat_map(|it| it.split('&')).filter(|it| !it.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(key, value)?;
+    /// [`Error::Invalid`] with what is wrong and what would be right.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let rest =
+            url.strip_prefix("sqlite:").ok_or_else(|| FORM.wrong("it does not begin with `sqlite:`"))?;
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut options = SqliteOptions::new(path_of(path)?);
+        let mut settings = FORM.settings(query)?;
+        if let Some(it) =
+            settings.choice("durability", &[("full", Durability::Full), ("normal", Durability::Normal)])?
+        {
+            options = options.durability(it);
         }
+        settings.renamed("busy_wait", "timeout")?;
+        if let Some(it) = settings.span("timeout")? {
+            options = options.timeout(it);
+        }
+        settings.refused("connect_timeout", "a file needs no connection; see `timeout`")?;
+        if let Some(it) = settings.span("clean_every")? {
+            options = options.clean_every(it);
+        }
+        settings.finish()?;
         Ok(options)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        match key {
-            "durability" => {
-                self.durability = match value {
-                    "full" => Durability::Full,
-                    "normal" => Durability::Normal,
-                    _ => {
-                        return Err(Error::invalid(format!(
-                            "`durability` cannot be {value:?}; it is `full` or `normal`"
-                        )));
-                    }
-                }
-            }
-            "busy_wait" => self.busy_wait = span(key, value)?,
-            "clean_every" => *self = self.clone().clean_every(span(key, value)?),
-            _ => {
-                let wrong = unknown_setting(key, &KEYS);
-                return Err(Error::invalid(format!("the SQLite URL cannot be used: {wrong}")));
-            }
-        }
-        Ok(())
     }
 
     /// What a power cut may undo. Usually nothing.
@@ -115,10 +98,10 @@ impl SqliteOptions {
         self
     }
 
-    /// How long a verb waits for other processes' transactions before it fails. Usually 30 seconds.
+    /// How long an answer is waited for while other processes' transactions keep the file. Usually 30 seconds.
     #[must_use]
-    pub fn busy_wait(mut self, busy_wait: Duration) -> Self {
-        self.busy_wait = busy_wait;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -136,32 +119,23 @@ impl SqliteOptions {
     }
 }
 
-fn path_of(url: &str, text: &str) -> Result<PathBuf, Error> {
+fn path_of(text: &str) -> Result<PathBuf, Error> {
     let text = match text.strip_prefix("//") {
         None => text,
         Some(absolute) if absolute.starts_with('/') => absolute,
-        Some(_) => {
-            return Err(Error::invalid(format!(
-                "{url:?} names a host, but an SQLite file is local; write `sqlite:PATH` or `sqlite:///ABSOLUTE/PATH`"
-            )));
-        }
+        Some(_) => return Err(FORM.wrong("it names a host, but an SQLite file is local")),
     };
     match text {
-        "" => Err(Error::invalid(format!("{url:?} names no file; write `sqlite:PATH`"))),
-        ":memory:" => Err(Error::invalid(
+        "" => Err(FORM.wrong("it names no file")),
+        ":memory:" => Err(FORM.wrong(
             "no other process can see an SQLite database in memory; use the URL `memory:`, or name a file",
         )),
         _ => match decoded(text) {
             Ok(path) if !path.contains('\0') => Ok(PathBuf::from(path)),
-            _ => Err(Error::invalid(format!("bad `%` escape in the path {text:?}; write `%` as `%25`"))),
+            Ok(_) => Err(FORM.wrong("no path can hold a %00; write % as %25")),
+            Err(wrong) => Err(FORM.wrong(wrong)),
         },
     }
-}
-
-fn span(key: &str, value: &str) -> Result<Duration, Error> {
-    humantime::parse_duration(value).map_err(|it| {
-        Error::invalid(format!("`{key}` cannot be {value:?}: {it}; write a span such as `30s` or `500ms`"))
-    })
 }
 
 #[cfg(test)]
@@ -169,7 +143,7 @@ mod tests {
     use super::*;
 
     fn path(url: &str) -> PathBuf {
-        SqliteOptions::from_url(url).unwrap().path
+        SqliteOptions::parse(url).unwrap().path
     }
 
     #[test]
@@ -183,38 +157,39 @@ mod tests {
 
     #[test]
     fn a_url_sets_what_can_be_chosen() {
-        let options =
-            SqliteOptions::from_url("sqlite:x?durability=normal&busy_wait=5s&clean_every=2m").unwrap();
+        let options = SqliteOptions::parse("sqlite:x?durability=normal&timeout=5s&clean_every=2m").unwrap();
         let expected = SqliteOptions::new("x")
             .durability(Durability::Normal)
-            .busy_wait(Duration::from_secs(5))
+            .timeout(Duration::from_secs(5))
             .clean_every(Duration::from_secs(2 * 60));
         assert_eq!(options, expected);
-        assert_eq!(SqliteOptions::from_url("sqlite:x?").unwrap(), SqliteOptions::new("x"));
+        assert_eq!(SqliteOptions::parse("sqlite:x?").unwrap(), SqliteOptions::new("x"));
     }
 
     #[test]
     fn what_is_wrong_with_a_url_is_said() {
         for (url, said) in [
-            ("redis://x", "no SQLite URL"),
+            ("redis://x", "does not begin with `sqlite:`"),
             ("sqlite:", "names no file"),
             ("sqlite:?durability=full", "names no file"),
             ("sqlite://host/x", "names a host"),
             ("sqlite::memory:", "`memory:`"),
             (
                 "sqlite:x?durabilty=full",
-                "did you mean `durability`? known are durability, busy_wait, clean_every",
+                "did you mean `durability`? known are durability, timeout, clean_every",
             ),
             ("sqlite:x?durability=off", "`full` or `normal`"),
-            ("sqlite:x?busy_wait=soon", "such as `30s`"),
-            ("sqlite:x?busy_wait", "such as `30s`"),
+            ("sqlite:x?timeout=soon", "such as `500ms`"),
+            ("sqlite:x?timeout", "such as `500ms`"),
+            ("sqlite:x?busy_wait=5s", "it is called `timeout`"),
+            ("sqlite:x?connect_timeout=5s", "see `timeout`"),
             ("sqlite:x%", "%25"),
             ("sqlite:x%+1", "%25"),
             ("sqlite:x%00", "%25"),
             ("sqlite:x%ff", "%25"),
             ("sqlite:x%é", "%25"),
         ] {
-            let error = SqliteOptions::from_url(url).unwrap_err();
+            let error = SqliteOptions::parse(url).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{url}: {error:?}");
             assert!(error.to_string().contains(said), "{url}: {error}");
         }

@@ -1,127 +1,15 @@
-//! The backend and its places: what the keeper calls, turned into verbs for the connection's thread.
+//! Places: what the engine calls, turned into verbs for the connection's thread.
 
-use std::fmt;
 use std::sync::Arc;
 
-use lockkeeper_core::backend::{Backend, Place, Profile, Reach, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Clock, Error};
+use lockkeeper_core::backend::{Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Clock};
 use tokio::sync::oneshot;
 
-use crate::NAME;
-use crate::connection::Wire;
-use crate::fault::Trouble;
 use crate::line::Spot;
-use crate::options::SqliteOptions;
 use crate::verb::{AskLeave, AskRenew, AskTurn};
 use crate::wake::{Mood, Watch};
-
-/// Locks in an SQLite file.
-///
-/// It owns a thread, which owns the connection. When the backend and all its places are dropped, the thread
-/// closes the file and ends; it does not keep the process alive.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use lockkeeper_core::Locker;
-/// use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
-///
-/// let folder = tempfile::tempdir()?;
-/// let store = SqliteBackend::open(SqliteOptions::new(folder.path().join("locks.db"))).await?;
-/// let locker = Locker::new(store);
-/// let guard = locker.lock("orders/42").await?; // against every process of this host
-/// guard.release().await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct SqliteBackend {
-    pub(crate) wire: Wire,
-    options: SqliteOptions,
-}
-
-impl fmt::Debug for SqliteBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteBackend").field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-impl SqliteBackend {
-    /// Open the file. Its folder, the file and its tables are made if they are missing.
-    ///
-    /// # Cancel safety
-    /// Safe to drop: the file may have been made, nothing else remains.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] with what is wrong and what to do: a folder instead of a file, no permission, no
-    /// database, a damaged file, a full disk, a newer version, a network file system.
-    pub async fn open(options: SqliteOptions) -> std::result::Result<Self, Error> {
-        let (told, opened) = oneshot::channel();
-        let start = Wire::start(options.clone(), |it| drop(told.send(it)));
-        let opened = match start {
-            Ok(()) => opened.await.unwrap_or_else(|_| Err(no_thread("it ended at once"))),
-            Err(error) => Err(no_thread(error)),
-        };
-        SqliteBackend::of(options, opened)
-    }
-
-    /// As [`SqliteBackend::open`], for threads without a runtime.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use lockkeeper_core::Locker;
-    /// # use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// let store = SqliteBackend::open_blocking(SqliteOptions::new(folder.path().join("locks.db")))?;
-    /// let guard = Locker::new(store).lock("orders/42").blocking()?;
-    /// guard.release_blocking()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`SqliteBackend::open`].
-    pub fn open_blocking(options: SqliteOptions) -> std::result::Result<Self, Error> {
-        let (told, opened) = std::sync::mpsc::channel();
-        let start = Wire::start(options.clone(), move |it| drop(told.send(it)));
-        let opened = match start {
-            Ok(()) => opened.recv().unwrap_or_else(|_| Err(no_thread("it ended at once"))),
-            Err(error) => Err(no_thread(error)),
-        };
-        SqliteBackend::of(options, opened)
-    }
-
-    fn of(options: SqliteOptions, opened: crate::fault::Result<Wire>) -> std::result::Result<Self, Error> {
-        match opened {
-            Ok(wire) => Ok(SqliteBackend { wire, options }),
-            Err(trouble) => {
-                let fault = trouble.fault("opening the file");
-                Err(Error::faulted(format!("the lock file {}", options.path().display()), fault))
-            }
-        }
-    }
-
-    /// Which file, and how.
-    pub fn options(&self) -> &SqliteOptions {
-        &self.options
-    }
-}
-
-fn no_thread(why: impl fmt::Display) -> Trouble {
-    Trouble::permanent(format!("no thread can be had for the connection: {why}"))
-}
-
-impl Backend for SqliteBackend {
-    type Place = SqlitePlace;
-
-    fn profile(&self) -> Profile {
-        Profile::new(NAME, Reach::Host).fifo().weighted()
-    }
-
-    fn enter(&self, claim: Claim) -> SqlitePlace {
-        SqlitePlace { wire: self.wire.clone(), claim: Arc::new(claim), told: Told::Nothing }
-    }
-}
+use crate::wire::Wire;
 
 /// A place in a line of an SQLite file.
 #[derive(Debug)]
@@ -135,20 +23,27 @@ pub struct SqlitePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    Wait(Spot),
+    Wait { spot: Spot, waiting_before: u64 },
     Held { wanted: bool },
+}
+
+impl SqlitePlace {
+    pub(crate) fn new(wire: Wire, claim: Claim) -> Self {
+        let claim = Arc::new(wire.marked(claim));
+        SqlitePlace { wire, claim, told: Told::Nothing }
+    }
 }
 
 impl Place for SqlitePlace {
     async fn turn(&mut self) -> Result<Turn> {
         let waits = match self.told {
-            Told::Wait(spot) => Some(spot),
+            Told::Wait { spot, .. } => Some(spot),
             Told::Nothing | Told::Held { .. } => None,
         };
         let answer = self.wire.ask(AskTurn::new(self.claim.clone(), waits)).await?;
         self.told = match (answer.turn, answer.spot) {
             (Turn::Held(grant), _) => Told::Held { wanted: grant.wanted },
-            (Turn::Wait { .. }, Some(spot)) => Told::Wait(spot),
+            (Turn::Wait { .. }, Some(spot)) => Told::Wait { spot, waiting_before: answer.waiting_before },
             (Turn::Wait { .. }, None) => Told::Nothing,
         };
         Ok(answer.turn)
@@ -157,7 +52,7 @@ impl Place for SqlitePlace {
     async fn changed(&mut self) {
         let mood = match self.told {
             Told::Nothing => return std::future::pending().await,
-            Told::Wait(spot) => Mood::Waiting(spot),
+            Told::Wait { spot, waiting_before } => Mood::Waiting { spot, waiting_before },
             Told::Held { wanted } => Mood::Holding { knows_wanted: wanted },
         };
         let (wake, woken) = oneshot::channel();
@@ -172,7 +67,7 @@ impl Place for SqlitePlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        if let Told::Wait(_) = self.told {
+        if let Told::Wait { .. } = self.told {
             // Whoever left may have let us in without our knowing; only `turn` may take that.
             return Ok(Renewal::Lost);
         }

@@ -8,7 +8,7 @@ use lockkeeper_core::backend::{Grant, Renewal, Turn};
 
 use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
-use crate::line::{Line, Spot, Standing, Tx};
+use crate::line::{Line, Scan, Spot, Standing, Tx};
 use crate::options::Durability;
 
 /// The shortest time after which a waiter is told to ask again by itself.
@@ -27,11 +27,13 @@ pub(crate) struct AskTurn {
     pub(crate) waits: Option<Spot>,
     /// Whether we expect to get in.
     pub(crate) hopes: bool,
+    /// What a look before the transaction found.
+    scan: Scan,
 }
 
 impl AskTurn {
     pub(crate) fn new(claim: Arc<Claim>, waits: Option<Spot>) -> Self {
-        AskTurn { claim, waits, hopes: waits.is_none() }
+        AskTurn { claim, waits, hopes: waits.is_none(), scan: Scan::default() }
     }
 }
 
@@ -40,6 +42,14 @@ impl AskTurn {
 pub(crate) struct Answer {
     pub(crate) turn: Turn,
     pub(crate) spot: Option<Spot>,
+    /// How many wait before it.
+    pub(crate) waiting_before: u64,
+}
+
+impl Answer {
+    fn held(turn: Turn, spot: Spot) -> Self {
+        Answer { turn, spot: Some(spot), waiting_before: 0 }
+    }
 }
 
 impl Verb for AskTurn {
@@ -54,6 +64,10 @@ impl Verb for AskTurn {
             if look.options.durability == Durability::Full {
                 self.hopes = !Line::read(look.connection, &self.claim.key, look.now)?.is_wanted();
             }
+            if !self.hopes {
+                // Counting a long line now is better than while all others wait for us.
+                self.scan = Scan::default().go_on(look.connection, &self.claim, look.now)?;
+            }
             return Ok(None);
         };
         let Some(me) = spot.find(look.connection, &claim.key)? else {
@@ -67,7 +81,7 @@ impl Verb for AskTurn {
             }
             let wanted = Line::read(look.connection, &claim.key, look.now)?.is_wanted();
             let grant = Grant::new(me.counter.unsigned_abs(), left.min(claim.ttl)).wanted(wanted);
-            return Ok(Some(Answer { turn: Turn::Held(grant.sent_at(look.now)), spot: Some(spot) }));
+            return Ok(Some(Answer::held(Turn::Held(grant.sent_at(look.now)), spot)));
         }
         let before = spot.before(look.connection, &claim.key, look.now)?;
         let is_kept = claim.patient && kept_for(claim.ttl) < left;
@@ -75,7 +89,8 @@ impl Verb for AskTurn {
             return Ok(None);
         }
         let recheck = left.saturating_sub(kept_for(claim.ttl)).max(RECHECK_MIN);
-        Ok(Some(Answer { turn: Turn::wait(recheck, Some(before.all)), spot: Some(spot) }))
+        let turn = Turn::wait(recheck, Some(before.all));
+        Ok(Some(Answer { turn, spot: Some(spot), waiting_before: before.waiting }))
     }
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Answer> {
@@ -89,14 +104,14 @@ impl Verb for AskTurn {
         }
         let line = tx.line(&claim.key)?;
         if let Some(spot) = self.waits
-            && let Some(me) = spot.find(tx.connection, &claim.key)?
-            && tx.now < me.expires
+            && stands(tx, claim, spot)?
         {
             return ask_again(tx, claim, line, spot);
         }
-        match tx.search(&claim.key, claim.id)? {
-            (_, Some(spot)) => ask_again(tx, claim, line, spot),
-            (ahead, None) => arrive(tx, claim, line, ahead),
+        let scan = self.scan.go_on(tx.connection, claim, tx.now)?;
+        match scan.spot {
+            Some(spot) if stands(tx, claim, spot)? => ask_again(tx, claim, line, spot),
+            _ => arrive(tx, claim, line, scan.count),
         }
     }
 
@@ -107,6 +122,12 @@ impl Verb for AskTurn {
     fn keeps_a_place(&self) -> bool {
         self.waits.is_some()
     }
+}
+
+/// Whether the claim is still there.
+fn stands(tx: &Tx<'_>, claim: &Claim, spot: Spot) -> Result<bool> {
+    let found = spot.find(tx.connection, &claim.key)?;
+    Ok(found.is_some_and(|it| tx.now < it.expires))
 }
 
 /// Whether the next in line would come in by asking.
@@ -122,20 +143,20 @@ fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Resu
     let at = line.position(claim.id);
     tx.settle(&claim.key, &mut line, at)?;
     let me = at.map(|at| line.standings[at]).filter(|it| it.held);
-    let turn = if let Some(me) = me {
-        granted(tx, claim, &line, me.counter)
+    let (turn, waiting_before) = if let Some(me) = me {
+        (granted(tx, claim, &line, me.counter), 0)
     } else {
         let before = spot.before(tx.connection, &claim.key, tx.now)?;
-        told_to_wait(tx, claim, &line, before.waiting == 0, before.all)
+        (told_to_wait(tx, claim, &line, before.waiting == 0, before.all), before.waiting)
     };
     if me.is_some() || claim.patient {
         tx.extend(claim, spot.seq)?;
-        return Ok(Answer { turn, spot: Some(spot) });
+        return Ok(Answer { turn, spot: Some(spot), waiting_before });
     }
     tx.remove(&claim.key, spot.seq)?;
     let mut line = tx.line(&claim.key)?;
     tx.settle(&claim.key, &mut line, None)?;
-    Ok(Answer { turn, spot: None })
+    Ok(Answer { turn, spot: None, waiting_before })
 }
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
@@ -156,16 +177,17 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<
     if held {
         let number = tx.next_grant()?;
         tx.insert(claim, number, true)?;
-        let spot = Some(Spot { id: claim.id, seq: number });
-        return Ok(Answer { turn: granted(tx, claim, &line, number), spot });
+        let spot = Spot { id: claim.id, seq: number };
+        return Ok(Answer::held(granted(tx, claim, &line, number), spot));
     }
     let turn = told_to_wait(tx, claim, &line, is_next, ahead);
+    let waiting_before = if is_next { 0 } else { ahead.saturating_sub(line.holders()).max(1) };
     if !claim.patient {
-        return Ok(Answer { turn, spot: None });
+        return Ok(Answer { turn, spot: None, waiting_before });
     }
     let seq = tx.next_number()?;
     tx.insert(claim, seq, false)?;
-    Ok(Answer { turn, spot: Some(Spot { id: claim.id, seq }) })
+    Ok(Answer { turn, spot: Some(Spot { id: claim.id, seq }), waiting_before })
 }
 
 /// What was written now is good for a ttl from now, however long it waited for the connection.
@@ -212,7 +234,7 @@ pub(crate) struct AskLeave {
 
 impl Verb for AskLeave {
     type Answer = ();
-    const DOING: &'static str = "giving up the lock";
+    const DOING: &'static str = "giving the lock back";
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
         let claim = &*self.claim;

@@ -1,16 +1,16 @@
-//! How `changed` resolves: the connection's thread looks at the lines that somebody of this process watches.
+//! How `changed` resolves: whoever lets us in rings our bell. In case that nobody does, the connection's thread looks at
+//! the lines that somebody of this process watches.
 //!
-//! SQLite has no way to call another process. So the thread looks: soon if we are next, later the more claims stand
-//! before us, and exactly when the one whom we wait for expires. A look takes no lock. What this process itself
-//! changes is seen at once.
-//!
-//! Whoever stands far back looks when about half of those before it should have gone, by the pace at which the line
-//! moved so far. So a line of any length costs a few looks for each hand-off, most of them by the next in line.
+//! As long as rings come, a look is only for those that are lost: when twice the time is over in which all before us
+//! should have gone, and exactly when the one whom we wait for expires. Where none come (no socket can be made, another
+//! user's process, an older program) it looks more often: soon if we are next, later the more claims stand before us,
+//! when about half of them should have gone by the pace at which the line moved so far. A look takes no lock. What this
+//! process itself changes is seen at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Claim, Key, Moment};
+use lockkeeper_core::{Claim, ClaimId, Key, Moment};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -32,8 +32,8 @@ const PAUSE_HOLDING: Duration = Duration::from_millis(50);
 /// What a watcher wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// That it is our turn; we stand there.
-    Waiting(Spot),
+    /// That it is our turn; we stand there, and so many waited before us when we were told.
+    Waiting { spot: Spot, waiting_before: u64 },
     /// That somebody waits behind us, unless we know, or that we lost the lock.
     Holding { knows_wanted: bool },
 }
@@ -51,6 +51,8 @@ pub(crate) struct Watch {
     expiry: Moment,
     /// What the file's version was when we last looked; `None` if the next look must be a real one.
     version: Option<i64>,
+    /// The next look is due because nobody rang.
+    is_paced: bool,
     pace: Pace,
 }
 
@@ -77,16 +79,22 @@ impl Pace {
         self.waiting_before = Some(waiting_before);
     }
 
-    /// How long until the next look.
-    fn pause(&self, now: Moment) -> Duration {
+    /// How long until the next look, whether or not somebody is expected to ring.
+    fn pause(&self, now: Moment, rings: bool) -> Duration {
         let (since_moved, waiting_before) = (now - self.moved, self.waiting_before.unwrap_or(0));
-        let next = (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX);
         let Ok(count @ 1..) = u32::try_from(waiting_before) else {
-            return next;
+            return if rings { PAUSE_MAX } else { (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX) };
         };
-        let step = self.step.unwrap_or(PAUSE_MIN).max(since_moved / 4);
         let longest = PAUSE_EACH_MAX.saturating_mul(count).clamp(PAUSE_BEHIND_MAX, PAUSE_FAR_MAX);
-        (step / 2).saturating_mul(count).clamp(PAUSE_MIN, longest)
+        let step = self.step.map(|it| it.max(since_moved / 4));
+        match (rings, step) {
+            (true, Some(step)) => step.saturating_mul(count).saturating_mul(2).clamp(PAUSE_MAX, longest),
+            (true, None) => longest,
+            (false, step) => {
+                let step = step.unwrap_or_else(|| PAUSE_MIN.max(since_moved / 4));
+                (step / 2).saturating_mul(count).clamp(PAUSE_MIN, longest)
+            }
+        }
     }
 }
 
@@ -100,6 +108,7 @@ impl Watch {
             due: now,
             expiry: Moment::NEVER,
             version: None,
+            is_paced: false,
             pace: Pace { waiting_before: None, moved: now, step: None },
         }
     }
@@ -117,19 +126,35 @@ impl Watch {
     }
 
     /// Look at the line: wake whoever watches, or say when to look again.
-    fn look(&mut self, connection: &Connection, now: Moment) -> Result<()> {
+    fn look(&mut self, connection: &Connection, now: Moment, rings: bool) -> Result<()> {
         match self.mood {
-            Mood::Waiting(spot) => self.look_waiting(connection, spot, now),
+            Mood::Waiting { spot, waiting_before } => {
+                self.look_waiting(connection, spot, waiting_before, now, rings)
+            }
             Mood::Holding { knows_wanted } => self.look_holding(connection, knows_wanted, now),
         }
     }
 
-    fn look_waiting(&mut self, connection: &Connection, spot: Spot, now: Moment) -> Result<()> {
+    fn look_waiting(
+        &mut self,
+        connection: &Connection,
+        spot: Spot,
+        waiting_before: u64,
+        now: Moment,
+        rings: bool,
+    ) -> Result<()> {
         let key = &self.claim.key;
         let Some(me) = spot.find(connection, key)?.filter(|it| !it.held && now < it.expires) else {
             self.wake();
             return Ok(());
         };
+        if rings && 0 < waiting_before && self.pace.waiting_before.is_none() {
+            // We came a moment ago and somebody will ring: no need to count those before us again.
+            self.pace.see(waiting_before, now);
+            self.expiry = me.expires;
+            self.pause_again(now, rings);
+            return Ok(());
+        }
         let before = spot.before(connection, key, now)?;
         self.expiry = before.last_expiry.min(me.expires);
         if before.waiting == 0 {
@@ -142,7 +167,7 @@ impl Watch {
             }
         }
         self.pace.see(before.waiting, now);
-        self.due = now.after(self.pace.pause(now));
+        self.pause_again(now, rings);
         Ok(())
     }
 
@@ -152,16 +177,17 @@ impl Watch {
         match me {
             Some(me) if knows_wanted || !line.is_wanted() => {
                 self.expiry = me.expires;
-                self.due = now.after(PAUSE_HOLDING);
+                self.pause_again(now, false);
             }
             _ => self.wake(),
         }
         Ok(())
     }
 
-    fn pause_again(&mut self, now: Moment) {
+    fn pause_again(&mut self, now: Moment, rings: bool) {
+        self.is_paced = true;
         self.due = match self.mood {
-            Mood::Waiting(_) => now.after(self.pace.pause(now)),
+            Mood::Waiting { .. } => now.after(self.pace.pause(now, rings)),
             Mood::Holding { .. } => now.after(PAUSE_HOLDING),
         };
     }
@@ -169,29 +195,53 @@ impl Watch {
 
 /// All who watch.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Vec<Watch>);
+pub(crate) struct Watches {
+    all: Vec<Watch>,
+    /// Somebody rings for us when it is our turn.
+    rings: bool,
+    /// Somebody came in for whom nobody rang, and nobody has rung since.
+    has_missed: bool,
+}
 
 impl Watches {
     pub(crate) fn add(&mut self, watch: Watch) {
-        self.0.push(watch);
+        self.all.push(watch);
+    }
+
+    /// Somebody rang for this claim. It may ask: that costs no more than a look.
+    pub(crate) fn ring(&mut self, id: ClaimId) {
+        self.has_missed = false;
+        self.all.iter_mut().filter(|it| it.claim.id == id).for_each(Watch::wake);
+    }
+
+    /// Others can ring for us, or cannot.
+    pub(crate) fn expect_rings(&mut self, can_ring: bool) {
+        self.rings = can_ring && !self.has_missed;
+    }
+
+    pub(crate) fn has_missed(&self) -> bool {
+        self.has_missed
+    }
+
+    pub(crate) fn anybody_waits(&self) -> bool {
+        self.all.iter().any(|it| matches!(it.mood, Mood::Waiting { .. }) && !it.is_over())
     }
 
     /// This process changed these lines.
     pub(crate) fn touch(&mut self, keys: &[Key], now: Moment) {
-        for watch in self.0.iter_mut().filter(|it| keys.contains(&it.claim.key)) {
-            watch.due = now;
-            watch.version = None;
+        for watch in self.all.iter_mut().filter(|it| keys.contains(&it.claim.key)) {
+            (watch.due, watch.version, watch.is_paced) = (now, None, false);
         }
     }
 
     /// The file is another one now: what was seen before means nothing.
     pub(crate) fn look_anew(&mut self) {
-        self.0.iter_mut().for_each(|it| it.version = None);
+        self.all.iter_mut().for_each(|it| it.version = None);
     }
 
     /// When the next look is due.
     pub(crate) fn due(&self) -> Moment {
-        let due = self.0.iter().map(|it| it.due.min(it.expiry)).min();
+        let due = self.all.iter().map(|it| it.due.min(it.expiry)).min();
         due.unwrap_or(Moment::NEVER)
     }
 
@@ -199,28 +249,32 @@ impl Watches {
     ///
     /// A fault is left for the next `turn` to meet: it can be told there, not here.
     pub(crate) fn look(&mut self, connection: &Connection, now: Moment) {
-        self.0.retain(|it| !it.is_over());
-        let mut version = None;
-        for watch in self.0.iter_mut().filter(|it| it.due.min(it.expiry) <= now) {
+        self.all.retain(|it| !it.is_over());
+        let (mut version, rings) = (None, self.rings);
+        for watch in self.all.iter_mut().filter(|it| it.due.min(it.expiry) <= now) {
             let version = *version.get_or_insert_with(|| version_of(connection).ok());
-            let same = version.is_some() && watch.version == version && now < watch.expiry;
+            let (same, is_early) = (version.is_some() && watch.version == version, now < watch.expiry);
             watch.version = version;
-            if same {
-                watch.pause_again(now);
-            } else if watch.look(connection, now).is_err() {
-                watch.version = None;
-                watch.expiry = Moment::NEVER;
-                watch.pause_again(now);
+            if same && is_early {
+                watch.pause_again(now, rings);
+                continue;
             }
+            // A holder is not rung for, and nobody rings when a claim expires.
+            let is_paced = watch.is_paced && is_early && matches!(watch.mood, Mood::Waiting { .. });
+            if watch.look(connection, now, rings).is_err() {
+                (watch.version, watch.expiry) = (None, Moment::NEVER);
+                watch.pause_again(now, rings);
+            }
+            self.has_missed |= is_paced && watch.wake.is_none();
         }
-        self.0.retain(|it| !it.is_over());
+        self.all.retain(|it| !it.is_over());
     }
 
     /// Keep the places of all who wait and were heard of within their ttl: one write for all of the process.
     pub(crate) fn keep_places(&self, tx: &mut Tx<'_>) -> Result<()> {
         let now = tx.now;
-        for watch in self.0.iter().filter(|it| !it.is_over() && now - it.since < it.claim.ttl) {
-            if let Mood::Waiting(spot) = watch.mood {
+        for watch in self.all.iter().filter(|it| !it.is_over() && now - it.since < it.claim.ttl) {
+            if let Mood::Waiting { spot, .. } = watch.mood {
                 tx.keep(&watch.claim.key, spot, watch.claim.ttl)?;
             }
         }
@@ -240,7 +294,7 @@ mod tests {
 
     fn pause(waiting_before: u64, since_moved: Duration, step: Option<Duration>) -> Duration {
         let moved = Moment::from_nanos(0);
-        Pace { waiting_before: Some(waiting_before), moved, step }.pause(moved.after(since_moved))
+        Pace { waiting_before: Some(waiting_before), moved, step }.pause(moved.after(since_moved), false)
     }
 
     #[test]
@@ -270,7 +324,7 @@ mod tests {
                 if waiting_before == 0 {
                     break;
                 }
-                now = now.after(pace.pause(now));
+                now = now.after(pace.pause(now, false));
                 looks += 1;
             }
             assert!(looks <= 8 + 3 * length.ilog2(), "{looks} looks of one in a line of {length}");

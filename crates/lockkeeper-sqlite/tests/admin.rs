@@ -11,7 +11,7 @@ use common::*;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Fence, Key, Label, Load};
-use lockkeeper_sqlite::{Durability, SqliteBackend};
+use lockkeeper_sqlite::{Durability, Sqlite};
 
 fn key(name: &str) -> Key {
     Key::new(name).unwrap()
@@ -95,8 +95,8 @@ fn the_cleaner_removes_what_dead_processes_left() {
         let fixture = Fixture::new();
         let options = fixture.options().clean_every(SECOND / 50);
         // Two cleaners at work must not disturb each other, nor the living.
-        let one = SqliteBackend::open(options.clone()).await.unwrap();
-        let two = SqliteBackend::open(options).await.unwrap();
+        let one = Sqlite::with(options.clone()).await.unwrap();
+        let two = Sqlite::with(options).await.unwrap();
         let (mut living, _) = hold(&one, short("living", PATIENCE)).await;
         let mut last = 0;
         for number in 0..600 {
@@ -116,7 +116,7 @@ fn the_doctor_names_what_endangers_locks() {
         let findings = backend.doctor().await.unwrap();
         assert!(findings.iter().all(|it| it.severity == Severity::Fine), "{findings:?}");
         let options = fixture.options().durability(Durability::Normal);
-        let weaker = SqliteBackend::open(options).await.unwrap();
+        let weaker = Sqlite::with(options).await.unwrap();
         std::fs::set_permissions(fixture.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
         let findings = weaker.doctor().await.unwrap();
         let warned: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Warning).collect();

@@ -5,17 +5,17 @@ mod common;
 
 use common::Fixture;
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_sqlite::SqliteBackend;
+use lockkeeper_sqlite::Sqlite;
 use lockkeeper_testkit::suite::Harness;
 
 impl Harness for Fixture {
-    type Backend = SqliteBackend;
+    type Backend = Sqlite;
 
-    async fn connect(&self) -> SqliteBackend {
+    async fn connect(&self) -> Sqlite {
         self.open().await
     }
 
-    fn inspect<'b>(&self, backend: &'b SqliteBackend) -> Option<&'b dyn DynInspect> {
+    fn inspect<'b>(&self, backend: &'b Sqlite) -> Option<&'b dyn DynInspect> {
         Some(backend)
     }
 }

@@ -15,7 +15,7 @@ use lockkeeper_core::backend::{Backend as _, Place as _};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::observe::{Event, Observer};
 use lockkeeper_core::{Clock, Guard, Key, Locker, LockerBuilder};
-use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Sqlite, SqliteOptions};
 use tokio::task::JoinSet;
 
 /// How long each crowd is counted.
@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A locker that blames a slow machine on nobody.
-fn locker(backend: SqliteBackend) -> LockerBuilder {
+fn locker(backend: Sqlite) -> LockerBuilder {
     Locker::builder(backend).outage_max(PATIENCE)
 }
 
@@ -37,7 +37,7 @@ fn locker(backend: SqliteBackend) -> LockerBuilder {
 fn take_turns(path: &Path) -> u32 {
     let enough = path.with_file_name("enough");
     run(async {
-        let locker = locker(SqliteBackend::open(SqliteOptions::new(path)).await.unwrap()).build();
+        let locker = locker(Sqlite::with(SqliteOptions::new(path)).await.unwrap()).build();
         let mut served = 0_u32;
         while !enough.exists() {
             let guard = locker.lock("hot").wait_at_most(PATIENCE).await.expect("nobody is refused");
@@ -183,7 +183,7 @@ fn short_processes_leave_a_bounded_rest_behind() {
     if let Some(path) = role() {
         // It takes one lock and dies with it, long before the cleaner comes.
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let mut place = backend.enter(short(&format!("{}", std::process::id()), SECOND / 100));
             held(place.turn().await.unwrap());
         });

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Fixture, PATIENCE, child_command, join, role, run};
 use lockkeeper_core::{Fence, FencedError, Key, Locker};
-use lockkeeper_sqlite::{SqliteBackend, SqliteFences, SqliteOptions};
+use lockkeeper_sqlite::{Sqlite, SqliteFences, SqliteOptions};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -119,7 +119,7 @@ fn a_user_who_may_not_make_tables_is_told_so() {
 #[test]
 fn a_frozen_holders_late_write_is_refused() {
     let locker = async |path: &Path| {
-        let backend = SqliteBackend::open(SqliteOptions::new(path)).await.unwrap();
+        let backend = Sqlite::with(SqliteOptions::new(path)).await.unwrap();
         Locker::builder(backend).ttl(Duration::from_secs(1)).wait_at_most(PATIENCE / 2).build()
     };
     if let Some(path) = role() {

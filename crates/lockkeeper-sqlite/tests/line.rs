@@ -79,8 +79,8 @@ fn a_holder_that_asks_again_gets_the_same_number_and_more_time() {
         let before = fixture.number("SELECT expires FROM lockkeeper_claim");
         assert_eq!(held(place.turn().await.unwrap()).counter, grant.counter);
         assert!(before < fixture.number("SELECT expires FROM lockkeeper_claim"));
-        // The same claim from another process, after a lost reply.
-        let mut twin = fixture.open().await.enter(wish);
+        // The same claim at another place, after a lost reply.
+        let mut twin = backend.enter(wish);
         assert_eq!(held(twin.turn().await.unwrap()).counter, grant.counter);
         assert_eq!(fixture.claims(), 1);
     });
@@ -331,6 +331,39 @@ fn very_long_and_very_short_ttls_work() {
             let (mut place, grant) = hold(&backend, short("a", ttl)).await;
             assert_eq!(grant.valid_for, ttl);
             place.leave().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_line_moves_on_though_nobody_can_ring() {
+    let bells = |fixture: &Fixture| fixture.path().with_file_name("locks.db-bells");
+    run(async {
+        // In the first round the bells disappear while they are needed, in the second none can be made.
+        for can_be_made in [true, false] {
+            let fixture = Fixture::new();
+            let (here, there) = (fixture.open().await, fixture.open().await);
+            if !can_be_made {
+                std::fs::write(bells(&fixture), "in the way").unwrap();
+            }
+            let (mut holder, _) = hold(&here, claim("a")).await;
+            let mut waiters: Vec<_> = (0..3).map(|_| there.enter(claim("a"))).collect();
+            let mut waiting = tokio::task::JoinSet::new();
+            for mut waiter in waiters.drain(..) {
+                waiting.spawn(async move {
+                    acquire(&mut waiter).await;
+                    waiter.leave().await.unwrap();
+                });
+            }
+            eventually("all wait", || fixture.claims() == 4).await;
+            if can_be_made {
+                eventually("a bell hangs", || bells(&fixture).is_dir()).await;
+                std::fs::remove_dir_all(bells(&fixture)).unwrap();
+            }
+            holder.leave().await.unwrap();
+            while let Some(done) = waiting.join_next().await {
+                done.unwrap();
+            }
         }
     });
 }

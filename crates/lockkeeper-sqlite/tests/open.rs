@@ -11,10 +11,10 @@ use std::path::Path;
 use common::*;
 use lockkeeper_core::Error;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
-use lockkeeper_sqlite::{SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Sqlite, SqliteOptions};
 
 async fn refused(options: SqliteOptions) -> Error {
-    let error = SqliteBackend::open(options).await.unwrap_err();
+    let error = Sqlite::with(options).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     error
 }
@@ -33,7 +33,7 @@ fn the_first_use_makes_the_folder_the_file_and_its_tables() {
         let path = fixture.folder.path().join("deep/er/what?%.db");
         let url = format!("sqlite:{}/deep/er/what%3F%25.db", fixture.folder.path().display());
         for _ in 0..2 {
-            let backend = SqliteBackend::open(SqliteOptions::from_url(&url).unwrap()).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::parse(&url).unwrap()).await.unwrap();
             hold(&backend, claim("a")).await.0.leave().await.unwrap();
         }
         assert!(path.is_file());
@@ -73,7 +73,7 @@ fn a_damaged_file_gives_faults_and_no_panic() {
         let mut bytes = fs::read(fixture.path()).unwrap();
         bytes[4096..].fill(0xa5);
         fs::write(fixture.path(), bytes).unwrap();
-        let fault = match SqliteBackend::open(fixture.options()).await {
+        let fault = match Sqlite::with(fixture.options()).await {
             Err(error) => error,
             Ok(backend) => backend.enter(claim("a")).turn().await.unwrap_err().into(),
         };
@@ -203,7 +203,7 @@ fn a_file_in_a_read_only_folder_is_refused_too() {
     fs::create_dir(&folder).unwrap();
     let path = folder.join("locks.db");
     run(async {
-        SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+        Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
         eventually("the file is closed", || !folder.join("locks.db-wal").exists()).await;
     });
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
@@ -237,7 +237,7 @@ fn an_unreadable_or_unwritable_file_is_refused() {
     fs::create_dir(&folder).unwrap();
     let path = folder.join("locks.db");
     run(async {
-        SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+        Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
         eventually("the file is closed", || !folder.join("locks.db-wal").exists()).await;
     });
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -251,14 +251,14 @@ fn an_unreadable_or_unwritable_file_is_refused() {
 fn somebody_elses_long_transaction_is_a_fault_that_passes() {
     run(async {
         let fixture = Fixture::new();
-        let options = fixture.options().busy_wait(SECOND / 10);
-        let backend = SqliteBackend::open(options).await.unwrap();
+        let options = fixture.options().timeout(SECOND / 10);
+        let backend = Sqlite::with(options).await.unwrap();
         let mut place = backend.enter(claim("a"));
         let intruder = rusqlite::Connection::open(fixture.path()).unwrap();
         intruder.execute_batch("BEGIN IMMEDIATE").unwrap();
         let fault = place.turn().await.unwrap_err();
         assert!(fault.is_transient());
-        assert!(fault.to_string().contains("busy_wait"), "{fault}");
+        assert!(fault.to_string().contains("raise `timeout`"), "{fault}");
         intruder.execute_batch("COMMIT").unwrap();
         held(place.turn().await.unwrap());
     });

@@ -12,7 +12,7 @@ use common::*;
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Key, Moment};
-use lockkeeper_sqlite::{Durability, SqliteBackend, SqliteOptions};
+use lockkeeper_sqlite::{Durability, Sqlite, SqliteOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Wait for the parent to close our input.
@@ -24,14 +24,14 @@ fn pid(child: &std::process::Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
-async fn until_held(backend: &SqliteBackend, key: &str) {
+async fn until_held(backend: &Sqlite, key: &str) {
     let key = Key::new(key).unwrap();
     while backend.show(&key).await.unwrap().is_none() {
         Clock::boot().sleep(Duration::from_millis(2)).await;
     }
 }
 
-async fn until_waiting(backend: &SqliteBackend, key: &str, count: usize) {
+async fn until_waiting(backend: &Sqlite, key: &str, count: usize) {
     let key = Key::new(key).unwrap();
     while backend.show(&key).await.unwrap().is_none_or(|it| it.waiters.len() != count) {
         Clock::boot().sleep(Duration::from_millis(2)).await;
@@ -43,7 +43,7 @@ fn eight_processes_add_to_a_plain_file_and_no_addition_is_lost() {
     const ROUNDS: usize = 200;
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let sum = path.with_file_name("sum");
             let mut last = 0;
             for _ in 0..ROUNDS {
@@ -73,7 +73,7 @@ fn sixty_four_processes_open_a_fresh_file_at_once_and_never_find_it_locked() {
         return run(async {
             // Without waiting for the disk they get in each other's way more often.
             let options = SqliteOptions::new(&path).durability(Durability::Normal);
-            let backend = SqliteBackend::open(options).await.unwrap();
+            let backend = Sqlite::with(options).await.unwrap();
             for round in 0..20 {
                 let mut own = backend.enter(claim(&format!("own {}", std::process::id())));
                 held(own.turn().await.unwrap());
@@ -101,7 +101,7 @@ fn sixty_four_processes_open_a_fresh_file_at_once_and_never_find_it_locked() {
 fn processes_are_served_in_the_order_in_which_they_came() {
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let mut place = backend.enter(claim("line"));
             acquire(&mut place).await;
             let order = path.with_file_name("order");
@@ -132,7 +132,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 fn a_killed_holder_is_replaced_after_its_ttl_and_not_before() {
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let (_place, _) = hold(&backend, short("a", SECOND)).await;
             std::future::pending::<()>().await;
         });
@@ -157,7 +157,7 @@ fn a_killed_holder_is_replaced_after_its_ttl_and_not_before() {
 fn processes_killed_in_the_middle_of_their_work_leave_a_sound_file() {
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             loop {
                 let mut place = backend.enter(short("a", SECOND / 10));
                 acquire(&mut place).await;
@@ -197,7 +197,7 @@ fn processes_killed_in_the_middle_of_their_work_leave_a_sound_file() {
 fn a_stopped_holder_learns_on_waking_that_it_lost_the_lock() {
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let (mut place, _) = hold(&backend, short("a", SECOND / 2)).await;
             wait_for_parent();
             assert_eq!(place.renew().await.unwrap(), Renewal::Lost);
@@ -224,7 +224,7 @@ fn a_stopped_holder_learns_on_waking_that_it_lost_the_lock() {
 fn a_lock_passes_between_processes_by_looking_alone() {
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let mut place = backend.enter(short("a", PATIENCE));
             waits(place.turn().await.unwrap());
             // No recheck here: `changed` alone must find out.
@@ -252,7 +252,7 @@ fn the_thread_ends_with_the_backend_and_its_places() {
     }
     if let Some(path) = role() {
         return run(async {
-            let backend = SqliteBackend::open(SqliteOptions::new(&path)).await.unwrap();
+            let backend = Sqlite::with(SqliteOptions::new(&path)).await.unwrap();
             let (mut place, _) = hold(&backend, claim("a")).await;
             assert_eq!(threads(), 1);
             drop(backend);
@@ -260,7 +260,7 @@ fn the_thread_ends_with_the_backend_and_its_places() {
             drop(place);
             eventually("the thread ends", || threads() == 0).await;
             // Who forgets the backend does not keep the process alive.
-            let blocking = std::thread::spawn(move || SqliteBackend::open_blocking(SqliteOptions::new(path)));
+            let blocking = std::thread::spawn(move || Sqlite::with_blocking(SqliteOptions::new(path)));
             std::mem::forget(blocking.join().unwrap().unwrap());
             assert_eq!(threads(), 1);
         });

@@ -12,7 +12,7 @@ use crate::chance::Chance;
 
 mod fate;
 
-pub use fate::{Fate, Link, Odds, Script, Verb};
+pub use fate::{Delivery, Fate, Odds, Script, Verb};
 
 type Decide = Arc<Mutex<dyn FnMut(Verb, &Claim) -> Fate + Send>>;
 
@@ -58,8 +58,8 @@ impl<B: Backend> Backend for Chaos<B> {
     fn enter(&self, claim: Claim) -> Self::Place {
         let name = self.profile().name;
         let (clock, decide) = (self.clock.clone(), self.decide.clone());
-        let wire = Wire { name, clock, decide, claim: claim.clone() };
-        ChaosPlace { inner: self.inner.enter(claim), wire }
+        let network = Network { name, clock, decide, claim: claim.clone() };
+        ChaosPlace { inner: self.inner.enter(claim), network }
     }
 }
 
@@ -67,23 +67,23 @@ impl<B: Backend> Backend for Chaos<B> {
 #[derive(Debug)]
 pub struct ChaosPlace<P> {
     inner: P,
-    wire: Wire,
+    network: Network,
 }
 
-struct Wire {
+struct Network {
     name: &'static str,
     clock: Clock,
     decide: Decide,
     claim: Claim,
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire").field("claim", &self.claim).finish_non_exhaustive()
+        f.debug_struct("Network").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
-impl Wire {
+impl Network {
     fn fate(&self, verb: Verb) -> Fate {
         self.decide.lock().unwrap_or_else(PoisonError::into_inner)(verb, &self.claim)
     }
@@ -92,16 +92,16 @@ impl Wire {
         let fate = self.fate(verb);
         let lost = |what| Err(Fault::transient(self.name, "crossing a bad network", what));
         self.clock.sleep(fate.before).await;
-        match fate.link {
-            Link::RequestLost => return lost("the request was lost"),
-            Link::Never => return pending().await,
-            Link::Whole | Link::ReplyLost | Link::Unanswered => {}
+        match fate.delivery {
+            Delivery::RequestLost => return lost("the request was lost"),
+            Delivery::Never => return pending().await,
+            Delivery::Whole | Delivery::ReplyLost | Delivery::Unanswered => {}
         }
         let answer = call.await;
         self.clock.sleep(fate.after).await;
-        match fate.link {
-            Link::ReplyLost => lost("the reply was lost"),
-            Link::Unanswered => pending().await,
+        match fate.delivery {
+            Delivery::ReplyLost => lost("the reply was lost"),
+            Delivery::Unanswered => pending().await,
             _ => answer,
         }
     }
@@ -109,7 +109,7 @@ impl Wire {
 
 impl<P: Place> Place for ChaosPlace<P> {
     async fn turn(&mut self) -> Result<Turn> {
-        self.wire.carry(Verb::Turn, self.inner.turn()).await
+        self.network.carry(Verb::Turn, self.inner.turn()).await
     }
 
     async fn changed(&mut self) {
@@ -118,15 +118,15 @@ impl<P: Place> Place for ChaosPlace<P> {
             Ok(())
         };
         // A lost call comes back as an error, and an error here is a wake-up without a reason.
-        let _ = self.wire.carry(Verb::Changed, changed).await;
+        let _ = self.network.carry(Verb::Changed, changed).await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        self.wire.carry(Verb::Renew, self.inner.renew()).await
+        self.network.carry(Verb::Renew, self.inner.renew()).await
     }
 
     async fn leave(&mut self) -> Result<()> {
-        self.wire.carry(Verb::Leave, self.inner.leave()).await
+        self.network.carry(Verb::Leave, self.inner.leave()).await
     }
 }
 
@@ -139,6 +139,6 @@ impl<B: Node> Node for Chaos<B> {
 
 impl<P: RaiseCounter> RaiseCounter for ChaosPlace<P> {
     async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
-        self.wire.carry(Verb::Raise, self.inner.raise(counter)).await
+        self.network.carry(Verb::Raise, self.inner.raise(counter)).await
     }
 }

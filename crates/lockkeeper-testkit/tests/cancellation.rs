@@ -14,7 +14,7 @@ use std::time::Duration;
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Error, Guard, Key, Locker, Memory, Spawn};
 use lockkeeper_testkit::chance::Chance;
-use lockkeeper_testkit::chaos::{Chaos, Fate, Link, Verb};
+use lockkeeper_testkit::chaos::{Chaos, Delivery, Fate, Verb};
 use lockkeeper_testkit::sim::{Ended, Executor, Witness};
 
 mod lasting;
@@ -273,7 +273,7 @@ fn cells() -> impl Iterator<Item = Cell> {
     });
     cells.flat_map(|it| {
         // Of a call that is never answered nobody can tell what it left behind.
-        let answered = !matches!(it.fate.link, Link::Never | Link::Unanswered);
+        let answered = !matches!(it.fate.delivery, Delivery::Never | Delivery::Unanswered);
         [Some(it), answered.then_some(Cell { forgets: false, ..it })].into_iter().flatten()
     })
 }

@@ -4,7 +4,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockkeeper_core::{Clock, Moment};
-use lockkeeper_testkit::process::find;
 
 const CHILD: &str = "LOCKKEEPER_TEST_ASLEEP";
 const SLEPT: Duration = Duration::from_secs(1_000_000);
@@ -21,7 +20,7 @@ fn the_time_that_the_machine_slept_counts() {
         println!("since boot: {}.", since_boot().as_secs());
         return;
     }
-    let mut command = Command::new(find("unshare", "util-linux").unwrap());
+    let mut command = Command::new("unshare");
     // Without root's rights it takes a namespace of users in which we have them.
     let root = std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0);
     command.args(if root { [].as_slice() } else { ["--user", "--map-root-user"].as_slice() });
@@ -29,7 +28,7 @@ fn the_time_that_the_machine_slept_counts() {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", "the_time_that_the_machine_slept_counts", "--nocapture"]).env(CHILD, "1");
     let before = since_boot();
-    let out = command.output().unwrap();
+    let out = command.output().expect("`unshare` of Debian's package util-linux is installed");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     let seconds = said.split("since boot: ").nth(1).and_then(|it| it.split('.').next()?.parse().ok());
     let there = seconds.map(Duration::from_secs);

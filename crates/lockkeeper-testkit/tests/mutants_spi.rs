@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockkeeper_core::Clock;
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_testkit::pace::in_virtual_time;
 use lockkeeper_testkit::suite::{Case, Failure, Harness, Outcome, Verdict, cases};
+use lockkeeper_testkit::virtual_time::in_virtual_time;
 
 mod toy;
 

@@ -11,7 +11,7 @@ use lockkeeper_core::{Fence, Key};
 use zookeeper_client::{Error, Stat};
 
 use crate::fences::Ledger;
-use crate::line::{Stand, in_order};
+use crate::line::{Entry, in_order};
 use crate::session::Session;
 use crate::{ZooKeeper, doctor, fault};
 
@@ -73,7 +73,7 @@ impl ZooKeeper {
             }
             Err(error) => return Err(fault::from_error(doing, error)),
         };
-        let strangers = names.iter().filter(|it| Stand::read((*it).clone()).is_none());
+        let strangers = names.iter().filter(|it| Entry::read((*it).clone()).is_none());
         let foreign = strangers
             .map(|it| format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it"));
         let mut found = Line { foreign: foreign.collect(), ..Line::default() };

@@ -6,7 +6,7 @@ use lockkeeper_core::{Clock, Moment};
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error};
 
-use crate::options::Options;
+use crate::options::ZooKeeperOptions;
 use crate::{fault, tls};
 
 /// How often the path is looked for on a connection that breaks.
@@ -32,13 +32,20 @@ fn silence_max(session: Duration) -> Duration {
 /// that is frozen holds it up. So another one is begun after a while, until there are more than servers.
 pub(crate) async fn open(
     connector: Connector,
-    options: Options,
+    options: ZooKeeperOptions,
     clock: Clock,
     asked: Duration,
 ) -> Result<Opened, Error> {
     let tries_max = if options.servers.len() == 1 { 1 } else { options.servers.len() + 1 };
     let mut tries = JoinSet::new();
     let mut begun = 0;
+    let give_up = async {
+        match options.connect_timeout {
+            Some(it) => clock.sleep(it).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(give_up);
     loop {
         if begun < tries_max {
             begun += 1;
@@ -57,13 +64,14 @@ pub(crate) async fn open(
                 done => return done,
             },
             () = pause => {}
+            () = &mut give_up => return Err(Error::Timeout),
         }
     }
 }
 
 async fn try_once(
     connector: Connector,
-    options: Options,
+    options: ZooKeeperOptions,
     clock: Clock,
     asked: Duration,
 ) -> Result<Opened, Error> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::inspect::{Finding, Inspect, Severity};
+use lockkeeper_core::kit::some_of;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -12,8 +13,6 @@ use crate::ZooKeeper;
 const LATENCY_SLOW_MS: f64 = 100.0;
 /// No honest answer to a four-letter word is longer.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// How many of the same kind are named; the rest is counted.
-const NAMED_MAX: usize = 5;
 
 type Version = (u32, u32, u32);
 
@@ -38,18 +37,9 @@ impl Findings {
 
     fn told(self) -> impl Iterator<Item = Finding> {
         self.all.into_iter().map(|(servers, mut it)| {
-            it.what = format!("{}: {}", enumerated(&servers), it.what);
+            it.what = format!("{}: {}", some_of(&servers), it.what);
             it
         })
-    }
-}
-
-/// A few by name, and how many more.
-fn enumerated(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -125,11 +115,11 @@ fn about_ensemble(standalone: bool, leaders: usize) -> Option<Finding> {
 fn about_session(store: &ZooKeeper) -> Finding {
     let (asked, given) = (store.options().usual_session(), store.session_timeout());
     if asked == given {
-        let what = format!("a session time-out of {given:?} was asked for and given");
+        let what = format!("a session timeout of {given:?} was asked for and given");
         return Finding::fine(what, "locks of this ttl are replaced this long after their holder died");
     }
     Finding::warning(
-        format!("a session time-out of {asked:?} was asked for and {given:?} was given"),
+        format!("a session timeout of {asked:?} was asked for and {given:?} was given"),
         "a ttl beyond what the servers give is refused",
         "set minSessionTimeout and maxSessionTimeout of the servers, or ask for ttls within them",
     )
@@ -152,7 +142,7 @@ async fn about_lines(store: &ZooKeeper) -> Vec<Finding> {
         return Vec::new();
     }
     vec![Finding::warning(
-        format!("there is something in lines that is not ours: {}", enumerated(&foreign)),
+        format!("there is something in lines that is not ours: {}", some_of(&foreign)),
         "if it has a name like ours it holds up those behind it until somebody removes it",
         "remove it by hand, or look as the user to whom it belongs",
     )]

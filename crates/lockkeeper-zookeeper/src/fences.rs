@@ -234,7 +234,7 @@ impl Store {
 /// A failed call as a fault, with the end of the session noted.
 fn note(session: &Session, error: Error) -> Fault {
     if fault::is_session_over(&error) {
-        session.lose();
+        session.proof.lose();
     }
     fault::from_error(DOING, error)
 }

@@ -9,6 +9,8 @@
 //! A free lock costs one trip to take, with two requests in it, and one to give back. All locks of one ttl share a
 //! session of that length, as far as the ensemble gives one. See `docs/backends/zookeeper.md` for what it promises and
 //! under which settings.
+//!
+//! No type of the client crate is part of this interface; it may change in any release.
 
 mod admin;
 mod connection;
@@ -31,7 +33,8 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::{Claim, Result};
 
-pub use options::{Options, Secret, Tls};
+pub use lockkeeper_core::kit::tls::Tls;
+pub use options::ZooKeeperOptions;
 pub use place::ZooKeeperPlace;
 use store::Store;
 
@@ -75,7 +78,7 @@ impl ZooKeeper {
     /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
     /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no server answers.
     pub async fn connect(url: &str) -> Result<Self> {
-        ZooKeeper::with_options(Options::parse(url)?).await
+        ZooKeeper::with(ZooKeeperOptions::parse(url)?).await
     }
 
     /// Open a session with options.
@@ -85,14 +88,14 @@ impl ZooKeeper {
     ///
     /// # Errors
     /// As for [`ZooKeeper::connect`].
-    pub async fn with_options(options: Options) -> Result<Self> {
-        let store = Arc::new(Store::new(options)?);
+    pub async fn with(options: ZooKeeperOptions) -> Result<Self> {
+        let store = Arc::new(Store::new(options.ready()?)?);
         let first = store.sessions.usual().await?.timeout;
         Ok(ZooKeeper { store, first })
     }
 
     /// The options it was made with.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &ZooKeeperOptions {
         &self.store.options
     }
 

@@ -15,7 +15,7 @@ pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
 
 /// One node of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stand {
+pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) id: ClaimId,
     pub(crate) load: Load,
@@ -27,14 +27,14 @@ pub(crate) fn name_of(claim: &Claim) -> String {
     format!("{}-{}-{}-", claim.id.to_hex(), claim.load.weight, claim.load.capacity)
 }
 
-impl Stand {
+impl Entry {
     /// Read a name. `None` if it is not one of ours.
     pub(crate) fn read(name: String) -> Option<Self> {
         let mut parts = name.splitn(4, '-');
         let id = ClaimId::from_hex(parts.next()?)?;
         let load = Load::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let number = parts.next()?.parse().ok()?;
-        Some(Stand { name, id, load, number })
+        Some(Entry { name, id, load, number })
     }
 
     /// Whether its number is one that the store may give twice.
@@ -44,8 +44,8 @@ impl Stand {
 }
 
 /// The line in its order: first come, first. Names that are not ours are passed over.
-pub(crate) fn in_order(names: Vec<String>) -> Vec<Stand> {
-    let mut line: Vec<Stand> = names.into_iter().filter_map(Stand::read).collect();
+pub(crate) fn in_order(names: Vec<String>) -> Vec<Entry> {
+    let mut line: Vec<Entry> = names.into_iter().filter_map(Entry::read).collect();
     // Negative ones are beyond the end, hence behind all that count.
     line.sort_by_key(|it| it.number.cast_unsigned());
     line
@@ -80,7 +80,7 @@ impl Look {
         let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
         let blockers = admission::blockers(&loads[..at], loads[at]);
         let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
-        let before = line[..at].last().map(|it: &Stand| it.name.clone());
+        let before = line[..at].last().map(|it: &Entry| it.name.clone());
         Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
     }
 }
@@ -114,7 +114,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_line_is_in_order_and_what_is_beyond_the_end_is_behind_it() {
-        let numbers = |line: Vec<Stand>| line.iter().map(|it| it.number).collect::<Vec<_>>();
+        let numbers = |line: Vec<Entry>| line.iter().map(|it| it.number).collect::<Vec<_>>();
         assert_eq!(numbers(in_order(names(&[7, 3, 12]))), [3, 7, 12]);
         let (last, first) = (i32::MAX, i32::MIN);
         assert_eq!(
@@ -125,7 +125,7 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_that_the_store_may_give_twice_do_not_count() {
-        let beyond = |number| Stand::read(names(&[number]).remove(0)).unwrap().is_beyond();
+        let beyond = |number| Entry::read(names(&[number]).remove(0)).unwrap().is_beyond();
         assert!([0, 1, NUMBER_END - 1].into_iter().all(|it| !beyond(it)));
         assert!([NUMBER_END, i32::MAX, i32::MIN, -1].into_iter().all(beyond));
     }
@@ -160,7 +160,7 @@ pub(crate) mod tests {
     fn what_is_not_ours_is_passed_over() {
         let foreign = ["lock-0000000001", "", "zz-1-1-0000000001", "-----"].map(str::to_owned).to_vec();
         assert_eq!(in_order(foreign), []);
-        let stand = Stand::read(format!("{}-2-3-0000000009", "a".repeat(32))).unwrap();
-        assert_eq!((stand.load, stand.number), (Load::new(2, 3), 9));
+        let entry = Entry::read(format!("{}-2-3-0000000009", "a".repeat(32))).unwrap();
+        assert_eq!((entry.load, entry.number), (Load::new(2, 3), 9));
     }
 }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
-use lockkeeper_core::{Claim, Load};
 use zookeeper_client::{Acls, Error};
 
 use crate::admin::session_line;
@@ -31,7 +31,7 @@ use crate::wake::Watch;
 
 const TAKING: &str = "taking the lock";
 const RENEWING: &str = "renewing the lock";
-const LEAVING: &str = "releasing the lock";
+const LEAVING: &str = "giving the lock back";
 
 /// A place in a line of [`ZooKeeper`](crate::ZooKeeper).
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct ZooKeeperPlace {
 }
 
 /// Where an attempt to get inside ended.
-enum Step {
+enum Next {
     Inside,
     Wait(usize),
     /// Something changed meanwhile: look again.
@@ -117,7 +117,7 @@ impl ZooKeeperPlace {
 
     /// Our session, or a new one if we have none that lives.
     async fn session(&mut self) -> Result<Arc<Session>> {
-        if let Some(session) = self.session.as_ref().filter(|it| !it.is_lost()) {
+        if let Some(session) = self.session.as_ref().filter(|it| !it.proof.is_lost()) {
             return Ok(session.clone());
         }
         self.reset();
@@ -143,7 +143,7 @@ impl ZooKeeperPlace {
     }
 
     /// Watch who keeps us out, or get inside.
-    async fn proceed(&mut self, session: &Session, look: Look) -> Result<Step> {
+    async fn proceed(&mut self, session: &Session, look: Look) -> Result<Next> {
         if !look.blockers.is_empty() {
             return self.watch(session, &look).await;
         }
@@ -156,7 +156,7 @@ impl ZooKeeperPlace {
             {
                 self.next = false;
                 self.watches = vec![Watch::new(watcher, &self.store.events)];
-                return Ok(Step::Wait(look.ahead));
+                return Ok(Next::Wait(look.ahead));
             }
         }
         self.wanted = look.wanted;
@@ -164,20 +164,20 @@ impl ZooKeeperPlace {
     }
 
     /// Get inside by a write to our node, which proves that it is there.
-    async fn write(&mut self, session: &Session) -> Result<Step> {
-        let Some(node) = &self.node else { return Ok(Step::Again) };
+    async fn write(&mut self, session: &Session) -> Result<Next> {
+        let Some(node) = &self.node else { return Ok(Next::Again) };
         let (data, floor) = (self.text(session), self.store.seen());
         let written = session.client.set_data(&self.path(node), data.as_bytes(), None);
         let Ok(stat) = self.store.call(session, TAKING, written).await? else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         self.enter(session, Written::last(&stat), floor).await
     }
 
     /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
-    async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Step> {
+    async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Next> {
         let (path, data, floor) = (self.path(node), self.text(session), self.store.seen());
         let listed = session.client.list_children(&self.folder);
         let written = session.client.set_data(&path, data.as_bytes(), None);
@@ -187,7 +187,7 @@ impl ZooKeeperPlace {
         let written = self.store.call(session, TAKING, async { written }).await?;
         let (Some(look), Ok(stat)) = (listed.ok().and_then(|it| self.look(it)), written) else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         if !look.blockers.is_empty() {
             return self.watch(session, &look).await;
@@ -196,7 +196,7 @@ impl ZooKeeperPlace {
         self.enter(session, Written::last(&stat), floor).await
     }
 
-    async fn watch(&mut self, session: &Session, look: &Look) -> Result<Step> {
+    async fn watch(&mut self, session: &Session, look: &Look) -> Result<Next> {
         // A waiter's node has no children, so watching them tells its end and nothing else.
         let paths: Vec<String> = look.blockers.iter().map(|it| self.path(it)).collect();
         let asked: Vec<_> = paths.iter().map(|it| session.client.list_and_watch_children(it)).collect();
@@ -204,12 +204,12 @@ impl ZooKeeperPlace {
         for watch in asked {
             match self.store.call(session, TAKING, watch).await? {
                 Ok((_, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
-                Err(_) => return Ok(Step::Again),
+                Err(_) => return Ok(Next::Again),
             }
         }
         self.watches = watches;
         self.next = self.is_alone() && look.ahead == 1;
-        Ok(Step::Wait(look.ahead))
+        Ok(Next::Wait(look.ahead))
     }
 
     /// Whether those who kept us out may be gone, or we never looked.
@@ -218,7 +218,7 @@ impl ZooKeeperPlace {
     }
 
     /// One attempt to get inside, or to find that we are.
-    async fn step(&mut self, session: &Session) -> Result<Step> {
+    async fn step(&mut self, session: &Session) -> Result<Next> {
         let Some(node) = self.node.clone() else {
             return self.join(session).await;
         };
@@ -240,7 +240,7 @@ impl ZooKeeperPlace {
         let listed = self.store.call(session, TAKING, session.client.list_children(&self.folder)).await?;
         let Some(look) = listed.ok().and_then(|it| self.look(it)) else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         if !told && !look.blockers.is_empty() {
             return self.doubt(session, look).await;
@@ -249,7 +249,7 @@ impl ZooKeeperPlace {
     }
 
     /// We are inside, as far as we know: prove it by a write, and see who waits.
-    async fn prove(&mut self, session: &Session, node: &str) -> Result<Step> {
+    async fn prove(&mut self, session: &Session, node: &str) -> Result<Next> {
         let path = self.path(node);
         let (checked, listed) = (session.check(&path), session.client.list_children(&self.folder));
         let both = async { (checked.await, listed.await) };
@@ -258,10 +258,10 @@ impl ZooKeeperPlace {
         let listed = self.store.call(session, TAKING, async { listed }).await?;
         let (Ok(()), Some(look)) = (checked, listed.ok().and_then(|it| self.look(it))) else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         self.wanted = look.wanted;
-        Ok(Step::Inside)
+        Ok(Next::Inside)
     }
 
     fn waits(&self, ahead: usize) -> Turn {
@@ -277,23 +277,19 @@ const STEPS_MAX: u32 = 8;
 impl Place for ZooKeeperPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.store.clock.now();
-        let Load { weight, capacity, .. } = self.claim.load;
-        if capacity < weight || weight == 0 {
-            let text = format!("a weight of {weight} never fits into a room of {capacity}; ask for less");
-            return Err(Fault::permanent(NAME, TAKING, text));
-        }
+        self.claim.check_load(NAME)?;
         for _ in 0..STEPS_MAX {
             let session = self.session().await?;
             match self.step(&session).await? {
-                Step::Again => {}
-                Step::Wait(ahead) if self.claim.patient => return Ok(self.waits(ahead)),
-                Step::Wait(ahead) => {
+                Next::Again => {}
+                Next::Wait(ahead) if self.claim.patient => return Ok(self.waits(ahead)),
+                Next::Wait(ahead) => {
                     self.leave().await?;
                     return Ok(self.waits(ahead));
                 }
-                Step::Inside => {
-                    let valid_for = session.proven_until() - called_at;
-                    if valid_for < session.timeout / 20 || session.is_lost() {
+                Next::Inside => {
+                    let valid_for = session.proof.proven_until() - called_at;
+                    if valid_for < session.timeout / 20 || session.proof.is_lost() {
                         return Err(Fault::transient(
                             NAME,
                             TAKING,
@@ -319,7 +315,7 @@ impl Place for ZooKeeperPlace {
         });
         tokio::select! {
             () = told => {}
-            () = session.when_lost() => {}
+            () = session.proof.when_lost() => {}
         }
     }
 
@@ -330,7 +326,7 @@ impl Place for ZooKeeperPlace {
             return Ok(Renewal::Lost);
         };
         // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
-        if !session.is_lost() && self.is_told() {
+        if !session.proof.is_lost() && self.is_told() {
             let path = self.path(&node);
             let (checked, listed) =
                 (session.check(&path), session.client.list_and_watch_children(&self.folder));
@@ -338,7 +334,7 @@ impl Place for ZooKeeperPlace {
             let (checked, listed) = self.store.in_time(RENEWING, both).await?;
             let checked = self.store.call(&session, RENEWING, async { checked }).await;
             let listed = self.store.call(&session, RENEWING, async { listed }).await;
-            if !session.is_lost() {
+            if !session.proof.is_lost() {
                 match (checked?, listed?) {
                     (Ok(()), Ok((names, watcher))) => {
                         self.wanted = self.look(names).is_some_and(|it| it.wanted);
@@ -349,16 +345,16 @@ impl Place for ZooKeeperPlace {
                 }
             }
         }
-        if !session.is_lost() && self.counter.is_some() {
+        if !session.proof.is_lost() && self.counter.is_some() {
             // What the pulse of all has proven is ours as well; a stale proof is waited for.
-            let fresh = session.when_proven_beyond(called_at.after(session.timeout / 3));
+            let fresh = session.proof.when_proven_beyond(called_at.after(session.timeout / 3));
             let _ = self.store.in_time(RENEWING, fresh).await;
         }
-        if session.is_lost() || self.counter.is_none() {
+        if session.proof.is_lost() || self.counter.is_none() {
             self.reset();
             return Ok(Renewal::Lost);
         }
-        let valid_for = session.proven_until() - called_at;
+        let valid_for = session.proof.proven_until() - called_at;
         if valid_for.is_zero() {
             return Err(Fault::transient(NAME, RENEWING, "no pulse was confirmed in time"));
         }
@@ -370,7 +366,7 @@ impl Place for ZooKeeperPlace {
         let Some(session) = self.session.clone() else {
             return Ok(());
         };
-        if !session.is_lost() {
+        if !session.proof.is_lost() {
             let names = if let Some(node) = &self.node {
                 vec![node.clone()]
             } else {
@@ -396,7 +392,7 @@ impl Place for ZooKeeperPlace {
 fn over<T>(session: &Session, answer: Result<std::result::Result<T, Error>>) -> Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(answer.ok()),
-        Err(_) if session.is_lost() => Ok(None),
+        Err(_) if session.proof.is_lost() => Ok(None),
         Err(fault) => Err(fault),
     }
 }

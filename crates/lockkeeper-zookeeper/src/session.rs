@@ -13,76 +13,44 @@
 //! confirmed one.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
+use lockkeeper_core::kit::{Proof, locked};
 use lockkeeper_core::{Clock, Moment};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::Mutex as AsyncMutex;
 use zookeeper_client::{Client, Error, MultiWriteError};
 
 use crate::connection::{self, Opened};
 use crate::fault::{self, NAME};
 use crate::fences::{Known, Ledger, Written};
-use crate::options::{Options, session_min};
+use crate::options::{ZooKeeperOptions, session_min};
 use crate::tls;
 
-/// Pulses per session time-out.
+/// Pulses per session timeout.
 const PULSES: u32 = 10;
 /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// The ensemble will not end the session before this moment.
-    proven_until: Moment,
-    /// It is over. Final.
-    lost: bool,
-}
 
 /// One session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) id: i64,
-    /// The time-out that the ensemble gave.
+    /// The timeout that the ensemble gave.
     pub(crate) timeout: Duration,
     ledger: Mutex<Option<Known>>,
-    state: watch::Sender<State>,
+    /// Until when the ensemble surely keeps it.
+    pub(crate) proof: Proof,
 }
 
 impl Session {
     fn new(Opened { client, asked_at }: Opened) -> Self {
         let (id, timeout) = (client.session_id().0, client.session_timeout());
         // Making the session is a write of its own, so it lives from when it was asked for.
-        let state = watch::Sender::new(State { proven_until: asked_at.after(timeout), lost: false });
-        Session { client, id, timeout, ledger: Mutex::default(), state }
-    }
-
-    /// Until when the ensemble surely keeps it.
-    pub(crate) fn proven_until(&self) -> Moment {
-        self.state.borrow().proven_until
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.state.borrow().lost
-    }
-
-    pub(crate) fn lose(&self) {
-        self.state.send_modify(|it| it.lost = true);
-    }
-
-    /// Resolves when it is over.
-    pub(crate) async fn when_lost(&self) {
-        let mut state = self.state.subscribe();
-        // The sender is `self`, which outlives this borrow.
-        let _ = state.wait_for(|it| it.lost).await;
-    }
-
-    /// Wait until it is proven beyond `moment`, or over.
-    pub(crate) async fn when_proven_beyond(&self, moment: Moment) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|it| it.lost || moment < it.proven_until).await;
+        let proof = Proof::until(asked_at.after(timeout));
+        Session { client, id, timeout, ledger: Mutex::default(), proof }
     }
 
     /// A write that changes nothing, but only a living leader confirms it, and only if the node exists.
@@ -100,41 +68,37 @@ impl Session {
 
     /// What the ledger of fences says, if we have read it and it has not changed since.
     pub(crate) fn ledger(&self) -> Option<Ledger> {
-        self.known().as_mut()?.if_true().cloned()
+        locked(&self.ledger).as_mut()?.if_true().cloned()
     }
 
     /// The counter of a write, if the ledger that we have read reaches that far.
     pub(crate) fn counter(&self, written: Written) -> Option<u64> {
-        self.known().as_mut()?.if_true()?.counter_now(written)
+        locked(&self.ledger).as_mut()?.if_true()?.counter_now(written)
     }
 
     pub(crate) fn keep_ledger(&self, known: Known) {
-        *self.known() = Some(known);
+        *locked(&self.ledger) = Some(known);
     }
 
     pub(crate) fn forget_ledger(&self) {
-        *self.known() = None;
-    }
-
-    fn known(&self) -> MutexGuard<'_, Option<Known>> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.ledger) = None;
     }
 }
 
 /// The session of one ttl, if there is one. Whoever opens a new one holds the lock meanwhile.
 type Class = Arc<AsyncMutex<Option<Arc<Session>>>>;
 
-/// The sessions of this process, by the time-out that was asked for, and the way to the next if one is lost.
+/// The sessions of this process, by the timeout that was asked for, and the way to the next if one is lost.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    options: Options,
+    options: ZooKeeperOptions,
     clock: Clock,
     driver: tokio::runtime::Handle,
     classes: Mutex<HashMap<Duration, Class>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(options: Options, clock: Clock, driver: tokio::runtime::Handle) -> Self {
+    pub(crate) fn new(options: ZooKeeperOptions, clock: Clock, driver: tokio::runtime::Handle) -> Self {
         Sessions { options, clock, driver, classes: Mutex::default() }
     }
 
@@ -150,16 +114,16 @@ impl Sessions {
         }
     }
 
-    /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another time-out.
+    /// A session to look around with, and for locks of the usual ttl. The ensemble may have given it another timeout.
     pub(crate) async fn usual(&self) -> Result<Arc<Session>> {
         self.open(self.options.usual_session()).await
     }
 
     async fn open(&self, asked: Duration) -> Result<Arc<Session>> {
         const DOING: &str = "opening a session";
-        let class = self.classes().entry(asked).or_default().clone();
+        let class = locked(&self.classes).entry(asked).or_default().clone();
         let mut current = class.lock().await;
-        if let Some(session) = current.as_ref().filter(|it| !it.is_lost()) {
+        if let Some(session) = current.as_ref().filter(|it| !it.proof.is_lost()) {
             return Ok(session.clone());
         }
         let (options, clock) = (self.options.clone(), self.clock.clone());
@@ -170,21 +134,21 @@ impl Sessions {
         let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
-        let keeper = Keeper { session: session.clone(), class, clock: self.clock.clone() };
+        let heart = Heart { session: session.clone(), class, clock: self.clock.clone() };
         let tick = self.options.tick_of(session.timeout);
-        self.driver.spawn(keeper.keep(self.options.path.clone(), tick));
+        self.driver.spawn(heart.keep(self.options.path.clone(), tick));
         Ok(session)
     }
 
-    /// Close all sessions, at most for `bound`. What is not heard ends by its time-out.
+    /// Close all sessions, at most for `bound`. What is not heard ends by its timeout.
     pub(crate) async fn end(&self, bound: Duration) {
-        let classes: Vec<Class> = self.classes().drain().map(|it| it.1).collect();
+        let classes: Vec<Class> = locked(&self.classes).drain().map(|it| it.1).collect();
         let mut states = Vec::new();
         for class in classes {
             let Some(session) = class.lock().await.take() else { continue };
             states.push(session.client.state_watcher());
             // The pulse lets go of the client when it sees the loss; the last one out closes the session.
-            session.lose();
+            session.proof.lose();
         }
         let closed = async {
             for state in &mut states {
@@ -196,14 +160,10 @@ impl Sessions {
             () = self.clock.sleep(bound) => {}
         }
     }
-
-    fn classes(&self) -> MutexGuard<'_, HashMap<Duration, Class>> {
-        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Why a ttl cannot be kept with the session that the ensemble gave for it.
-fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> {
+fn refusal(options: &ZooKeeperOptions, ttl: Duration, given: Duration) -> Option<String> {
     let tick = options.tick_of(given);
     if ttl < given {
         Some(format!(
@@ -227,13 +187,13 @@ fn refusal(options: &Options, ttl: Duration, given: Duration) -> Option<String> 
 }
 
 /// Who keeps a session alive.
-struct Keeper {
+struct Heart {
     session: Arc<Session>,
     class: Class,
     clock: Clock,
 }
 
-impl Keeper {
+impl Heart {
     /// Send pulses until the session is over, or nobody has used it for a while.
     async fn keep(self, path: String, tick: Duration) {
         let session = &self.session;
@@ -242,14 +202,14 @@ impl Keeper {
         tokio::select! {
             () = ended => {}
             () = self.pulses(&path, tick) => {}
-            () = session.when_lost() => {}
+            () = session.proof.when_lost() => {}
         }
-        session.lose();
+        session.proof.lose();
     }
 
     async fn pulses(&self, path: &str, tick: Duration) {
         let (session, clock) = (&self.session, &self.clock);
-        let mut sent = VecDeque::from([session.proven_until().before(session.timeout)]);
+        let mut sent = VecDeque::from([session.proof.proven_until().before(session.timeout)]);
         let mut used_at = clock.now();
         loop {
             clock.sleep(session.timeout / PULSES).await;
@@ -282,5 +242,5 @@ fn credit(session: &Session, sent: &mut VecDeque<Moment>, sent_at: Moment, tick:
         return;
     };
     sent.drain(..heard - 1);
-    session.state.send_modify(|it| it.proven_until = it.proven_until.max(last.after(session.timeout)));
+    session.proof.extend(last.after(session.timeout));
 }

@@ -3,28 +3,19 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use lockkeeper_core::backend::Result;
-use lockkeeper_core::{ClaimId, Clock, Error};
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use lockkeeper_core::kit::{Driver, locked};
+use lockkeeper_core::{ClaimId, Clock};
 
 use crate::fault;
-use crate::options::Options;
+use crate::options::ZooKeeperOptions;
 use crate::session::{Session, Sessions};
 
 /// How long the last one out tries to close the sessions.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
-
-/// A thread that drives the client and its pulse while the application blocks its own.
-#[derive(Debug)]
-struct Driver {
-    handle: Handle,
-    /// Dropping it tells the thread to say goodbye and end.
-    _alive: oneshot::Sender<()>,
-}
 
 /// What this process knows of a claim that it sent to the ensemble.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +28,7 @@ pub(crate) struct Known {
 
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(crate) options: Options,
+    pub(crate) options: ZooKeeperOptions,
     pub(crate) clock: Clock,
     pub(crate) sessions: Arc<Sessions>,
     /// How many nodes we watched have told us.
@@ -47,21 +38,22 @@ pub(crate) struct Store {
     seen: AtomicU64,
     /// The largest counter that anybody can have been given by the ledgers that this process has read.
     reach: AtomicU64,
+    /// Drives the clients and their pulses while the application blocks its own threads.
     _driver: Driver,
 }
 
 impl Store {
     /// Start the thread. Nothing is sent yet.
-    pub(crate) fn new(options: Options) -> lockkeeper_core::Result<Self> {
+    pub(crate) fn new(options: ZooKeeperOptions) -> lockkeeper_core::Result<Self> {
         let sessions = Arc::<OnceLock<Arc<Sessions>>>::default();
         let leaving = sessions.clone();
-        let driver = Driver::start(async move || {
+        let driver = Driver::start("lockkeeper-zookeeper", async move || {
             if let Some(sessions) = leaving.get() {
                 sessions.end(FAREWELL_MAX).await;
             }
         })?;
         let clock = Clock::boot();
-        let made = || Arc::new(Sessions::new(options.clone(), clock.clone(), driver.handle.clone()));
+        let made = || Arc::new(Sessions::new(options.clone(), clock.clone(), driver.handle().clone()));
         let sessions = sessions.get_or_init(made).clone();
         let (events, known) = (Arc::default(), Mutex::default());
         let (seen, reach) = (AtomicU64::default(), AtomicU64::default());
@@ -89,7 +81,7 @@ impl Store {
             Err(error @ (NoNode | NodeExists | NotEmpty)) => Ok(Err(error)),
             Err(error) => {
                 if fault::is_session_over(&error) {
-                    session.lose();
+                    session.proof.lose();
                 }
                 Err(fault::from_error(doing, error))
             }
@@ -112,42 +104,15 @@ impl Store {
     }
 
     pub(crate) fn remember(&self, id: ClaimId, known: Known) {
-        self.known().insert(id, known);
+        locked(&self.known).insert(id, known);
     }
 
     /// What we know of a claim that was sent in this session.
     pub(crate) fn recall(&self, id: ClaimId, session: i64) -> Option<Known> {
-        self.known().get(&id).filter(|it| it.session == session).copied()
+        locked(&self.known).get(&id).filter(|it| it.session == session).copied()
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.known().remove(&id);
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<ClaimId, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Driver {
-    /// Start the thread. `farewell` is what it does last.
-    fn start<F>(farewell: impl FnOnce() -> F + Send + 'static) -> lockkeeper_core::Result<Self>
-    where
-        F: Future<Output = ()>,
-    {
-        let unavailable = |it| Error::unavailable("a thread for ZooKeeper", it);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        let handle = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel::<()>();
-        let main = move || {
-            runtime.block_on(async {
-                // The sender is never used: the channel ends when the last of us is gone.
-                let _ = ended.await;
-                farewell().await;
-            });
-        };
-        std::thread::Builder::new().name("lockkeeper-zookeeper".into()).spawn(main).map_err(unavailable)?;
-        Ok(Driver { handle, _alive: alive })
+        locked(&self.known).remove(&id);
     }
 }

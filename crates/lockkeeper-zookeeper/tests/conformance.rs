@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use lockkeeper_testkit::quorum::Behind;
+use lockkeeper_servers::quorum::Behind;
 
 use common::Servers;
 

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use lockkeeper_core::Locker;
-use lockkeeper_testkit::runtime_drop::{Remote, TTL};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::runtime_drop::{Remote, TTL};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
 struct One(Server);
@@ -24,4 +24,4 @@ impl Remote for One {
     }
 }
 
-lockkeeper_testkit::runtime_drop!(one_server, One);
+lockkeeper_servers::runtime_drop!(one_server, One);

@@ -132,10 +132,10 @@ macro_rules! stores {
 stores! {
     etcd "etcd": |url| lockkeeper_etcd::Etcd::connect(url).await?;
     redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
-    mysql "mysql": |url| lockkeeper_sql::Mysql::connect(lockkeeper_sql::MysqlOptions::from_url(url)?).await?;
-    postgres "postgres": |url| lockkeeper_sql::Postgres::connect(lockkeeper_sql::PostgresOptions::from_url(url)?).await?;
-    redlock "redlock": |url| crate::redlock::connect(url).await?;
-    sqlite "sqlite": |url| lockkeeper_sqlite::SqliteBackend::open(lockkeeper_sqlite::SqliteOptions::from_url(url)?).await?;
+    mysql "mysql": |url| lockkeeper_sql::Mysql::connect(url).await?;
+    postgres "postgres": |url| lockkeeper_sql::Postgres::connect(url).await?;
+    redlock "redlock": |url| lockkeeper_redlock::Redlock::<lockkeeper_redis::Redis>::connect(url).await?;
+    sqlite "sqlite": |url| lockkeeper_sqlite::Sqlite::connect(url).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }
 

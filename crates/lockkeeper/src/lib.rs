@@ -51,6 +51,18 @@
 //! | `cache` | one load per missing cache entry: the module `cache`; with `redis` also a cache on Redis |
 //! | `tracing` | [`observe`]: every event as a `tracing` event |
 //!
+//! # Settings
+//!
+//! A URL may carry settings: `redis://db-1?timeout=500ms&tls=on`. Those that several stores have mean the same on each, and a
+//! misspelt one is answered with the one that was meant. In code every store has the same doors: `X::connect(url)`, and
+//! `X::with(XOptions::parse(url)?)` with a setter for each setting.
+//!
+//! # Drivers
+//!
+//! Fenced writes and row locks speak to connections of yours, so the drivers `rusqlite`, `redis`, `tokio_postgres` and
+//! `mysql_async` are part of this interface, and their modules here re-export them. When a driver makes a breaking release, the
+//! next minor release of this crate (0.x) follows, never a patch.
+//!
 //! # Where it runs
 //!
 //! On Unix, with Rust 1.89 or newer. It is tested on Linux, with the servers of Debian 12: Redis 7.0, PostgreSQL 15,
@@ -66,15 +78,13 @@ pub mod __private;
 pub mod config;
 mod connect;
 mod process;
-#[cfg(feature = "redlock")]
-pub mod redlock;
 
 #[cfg(feature = "config")]
 pub use config::{Config, init, init_with};
 pub use connect::{Store, connect, open};
 pub use lockkeeper_core::{
     Attempt, Error, Fence, FencedError, Guard, Key, Label, Load, LockRequest, Locker, LockerBuilder, Lost,
-    LostReason, Owner, Result, Stage, Timings,
+    LostReason, Owner, Result, SharedAttempt, SharedFence, SharedGuard, SharedRequest, Stage, Timings,
 };
 pub use lockkeeper_core::{buckets, observe};
 #[cfg(feature = "macros")]
@@ -94,6 +104,8 @@ pub use lockkeeper_cache as cache;
 pub use lockkeeper_etcd as etcd;
 #[cfg(feature = "redis")]
 pub use lockkeeper_redis as redis;
+#[cfg(feature = "redlock")]
+pub use lockkeeper_redlock as redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]

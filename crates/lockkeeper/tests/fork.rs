@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fork::Fork;
 use lockkeeper::{Error, Guard, Locker};
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions};
+use lockkeeper_servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions};
 use tokio::runtime::Runtime;
 
 const CHILDREN: usize = 3;

@@ -51,10 +51,10 @@ pub(crate) fn missing() -> Result<(), String> {
 mod tests {
     use super::NEEDED;
 
-    /// Its source is read, because depending on the test kit would make this program wait for every client crate.
+    /// Its source is read, because depending on it would make this program wait for every client crate.
     #[test]
-    fn every_package_of_the_test_kit_is_installed() {
-        let kit = include_str!("../../lockkeeper-testkit/src/servers/mod.rs");
+    fn every_package_that_the_servers_need_is_installed() {
+        let kit = include_str!("../../lockkeeper-servers/src/lib.rs");
         let list = kit.split_once("DEBIAN_PACKAGES: &[&str] = &[").and_then(|it| it.1.split_once("];"));
         let named: Vec<&str> = list.map_or("", |it| it.0).split('"').skip(1).step_by(2).collect();
         assert!(named.contains(&"redis-server"), "the list was found: {named:?}");

@@ -7,6 +7,7 @@ mod features;
 mod install;
 mod licences;
 mod mutants;
+mod programs;
 mod publish;
 mod sale;
 mod servers;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
+  tests [WORD]   build all test programs, and run those with a word in their names, or all, several at once
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
   servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
@@ -35,8 +37,8 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    if let ["timed", program @ ..] = words.as_slice() {
-        return times::run(program).unwrap_or_else(|it| {
+    if let ["note", program @ ..] = words.as_slice() {
+        return programs::note(program).unwrap_or_else(|it| {
             shell::complain(&it);
             ExitCode::FAILURE
         });
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| test()),
         ["test", "--quick"] => test(),
+        ["tests", names @ ..] => test_programs(names),
         ["bench", "sale"] => sale::run(),
         ["bench", suites @ ..] => bench::run(suites),
         ["servers", names @ ..] => servers::get(names),
@@ -85,12 +88,7 @@ fn test() -> Result<(), String> {
         "cargo",
         &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
     )?;
-    // Examples of the reference are apart: what measures the others' time would make them share one process.
-    let kinds = ["--lib", "--bins", "--tests", "--examples"];
-    times::of_tests(
-        "tests",
-        &[["test", "--workspace", "--all-features", "--no-fail-fast"].as_slice(), &kinds].concat(),
-    )?;
+    test_programs(&[])?;
     shell::step(
         "examples of the reference",
         "cargo",
@@ -105,6 +103,12 @@ fn test() -> Result<(), String> {
         "-D warnings",
     )?;
     book()
+}
+
+/// All but the examples of the reference, which cargo runs itself.
+fn test_programs(named: &[&str]) -> Result<(), String> {
+    let kinds = ["--lib", "--bins", "--tests", "--examples"];
+    programs::run("tests", &[&["test", "--workspace", "--all-features"], &kinds[..]].concat(), named)
 }
 
 /// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.

@@ -1,7 +1,7 @@
 //! Servers that this machine's Debian does not have: taken from a newer suite into `target/servers`, the system untouched.
 //!
 //! Each server has a folder with its programs, their libraries and their loader, and a `bin/` in which the programs
-//! have the names by which the test kit calls them. A folder appears under its name when it is complete, so that an
+//! have the names by which `lockkeeper-servers` calls them. A folder appears under its name when it is complete, so that an
 //! interrupted run leaves nothing that looks finished.
 
 mod apt;
@@ -17,11 +17,11 @@ struct Server {
     name: &'static str,
     suite: &'static str,
     packages: &'static [&'static str],
-    /// The name that the test kit uses, and the file below the server's folder.
+    /// The name that `lockkeeper-servers` uses, and the file below the server's folder.
     programs: &'static [(&'static str, &'static str)],
 }
 
-/// What can be had. The names of programs are those of the Debian release that the test kit was written for.
+/// What can be had. The names of programs are those of the Debian release that `lockkeeper-servers` was written for.
 const SERVERS: &[Server] = &[
     Server {
         name: "mysql",
@@ -89,7 +89,7 @@ const SERVERS: &[Server] = &[
     },
 ];
 
-/// Where the test kit looks for a database to copy, beside the folder of MySQL's programs.
+/// Where `lockkeeper-servers` looks for a database to copy, beside the folder of MySQL's programs.
 const DATABASE: &str = "empty-database";
 
 /// Get the servers with these names, unless they are here.
@@ -219,12 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_the_setting_of_the_test_kit() {
-        let kit = include_str!("../../lockkeeper-testkit/src/process/installed.rs");
+    fn advice_names_the_setting_that_the_tests_read() {
+        let kit = include_str!("../../lockkeeper-servers/src/process/installed.rs");
         for server in SERVERS {
             let text = advice(server, "no network");
             let setting = text.split(' ').find(|it| it.starts_with("LOCKKEEPER_TEST_")).unwrap();
-            assert!(kit.contains(&format!("\"{setting}\"")), "the test kit does not read {setting}");
+            assert!(kit.contains(&format!("\"{setting}\"")), "no server of the tests reads {setting}");
         }
     }
 

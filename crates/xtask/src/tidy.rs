@@ -1,6 +1,7 @@
 //! The habits of this house, as a check: taste that is not executed decays.
 
 mod circle;
+mod evidence;
 mod map;
 mod shape;
 mod words;
@@ -31,7 +32,7 @@ pub(crate) fn check() -> Result<(), String> {
     shell::say("xtask: tidy");
     let root = shell::root();
     let mut complaints = Vec::new();
-    let mut core = Vec::new();
+    let (mut core, mut sources) = (Vec::new(), Vec::new());
     for file in files(&root, "rs") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -41,14 +42,17 @@ pub(crate) fn check() -> Result<(), String> {
             shape::file(&name, &text, &mut complaints);
         }
         if let Some(path) = name.strip_prefix(CORE) {
-            core.push((path.to_owned(), text));
+            core.push((path.to_owned(), text.clone()));
         }
+        sources.push(text);
     }
     core.sort();
     circle::check(&core, &mut complaints);
     shape::stores(&root, &mut complaints);
     let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap_or_default();
     map::check(&root, &architecture, &core, &mut complaints);
+    let reliability = fs::read_to_string(root.join("docs/reliability.md")).unwrap_or_default();
+    evidence::check(&reliability, &sources, &mut complaints);
     for file in files(&root, "md") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -78,9 +82,9 @@ pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 fn rust_file(name: &str, text: &str, complaints: &mut Vec<String>) {
     let generated = text.contains("@generated");
-    // The test kit is for tests: whoever drops one of its futures is a test that ends.
-    let is_test =
-        name.contains("/tests") || name.contains("/examples/") || name.contains("lockkeeper-testkit/");
+    // Two crates are for tests: whoever drops one of their futures is a test that ends.
+    let for_tests = ["/tests", "/examples/", "lockkeeper-testkit/", "lockkeeper-servers/"];
+    let is_test = for_tests.iter().any(|it| name.contains(it));
     if !text.starts_with("//!") && !generated {
         complaints.push(format!("{name}: the first line must say what the file is for (`//! …`)"));
     }

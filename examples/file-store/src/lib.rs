@@ -2,6 +2,7 @@
 //! builds it piece by piece.
 
 mod line;
+mod options;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -18,9 +19,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::line::{Entry, Line};
 
+pub use crate::options::FolderOptions;
+
 const NAME: &str = "files";
-/// How long another process may keep a file before we call it a fault.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a waiter looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -30,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// let folder = std::env::temp_dir().join(format!("file-store-{}", std::process::id()));
-/// let locker = lockkeeper_core::Locker::new(file_store::Folder::open(&folder)?);
+/// let locker = lockkeeper_core::Locker::new(file_store::Folder::connect(&format!("files:{}", folder.display())).await?);
 /// let guard = locker.lock("orders/42").await?;
 /// assert!(locker.try_lock("orders/42").await?.is_none());
 /// guard.release().await?;
@@ -40,21 +41,35 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Folder {
-    path: Arc<PathBuf>,
+    options: Arc<FolderOptions>,
     clock: Clock,
 }
 
 impl Folder {
-    /// Use this folder; it is made if it is not there.
+    /// Use the folder that the URL names; it is made if it is not there.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: the folder may have been made.
     ///
     /// # Errors
-    /// If it cannot be made.
-    pub fn open(path: impl Into<PathBuf>) -> lockkeeper_core::Result<Self> {
-        let path = path.into();
-        std::fs::create_dir_all(&path).map_err(|it| {
-            lockkeeper_core::Error::unavailable(format!("the folder {}", path.display()), it)
+    /// If the URL cannot be used, or the folder not be made.
+    pub async fn connect(url: &str) -> lockkeeper_core::Result<Self> {
+        Folder::with(FolderOptions::parse(url)?).await
+    }
+
+    /// Use a folder with options.
+    ///
+    /// # Cancel safety
+    /// As for [`Folder::connect`].
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    #[expect(clippy::unused_async, reason = "every store has this door, and most wait behind it")]
+    pub async fn with(options: FolderOptions) -> lockkeeper_core::Result<Self> {
+        std::fs::create_dir_all(&options.path).map_err(|it| {
+            lockkeeper_core::Error::unavailable(format!("the folder {}", options.path.display()), it)
         })?;
-        Ok(Folder { path: Arc::new(path), clock: Clock::boot() })
+        Ok(Folder { options: Arc::new(options), clock: Clock::boot() })
     }
 }
 
@@ -76,7 +91,7 @@ const PART_MAX: usize = 200;
 impl Folder {
     /// The file of a lock. A long name goes through folders whose names end with a dot, which no file's does.
     fn file_of(&self, key: &Key) -> PathBuf {
-        let (mut path, segment) = (self.path.to_path_buf(), segment_of(key.as_str()));
+        let (mut path, segment) = (self.options.path.clone(), segment_of(key.as_str()));
         let mut rest = segment.as_str();
         while PART_MAX < rest.len() {
             let (part, after) = rest.split_at(PART_MAX);
@@ -110,12 +125,12 @@ impl Folder {
     async fn opened(&self, key: &Key, doing: &'static str) -> Result<Opened> {
         let fault = |what: String| Fault::transient(NAME, doing, what);
         let path = self.file_of(key);
-        let parent = path.parent().unwrap_or(&self.path);
+        let parent = path.parent().unwrap_or(&self.options.path);
         std::fs::create_dir_all(parent).map_err(|it| fault(format!("{}: {it}", parent.display())))?;
         let mut open = OpenOptions::new();
         let open = open.read(true).write(true).create(true).truncate(false);
         let mut file = open.open(&path).map_err(|it| fault(format!("{}: {it}", path.display())))?;
-        let give_up_at = self.clock.now().after(PATIENCE);
+        let give_up_at = self.clock.now().after(self.options.timeout);
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if give_up_at <= self.clock.now() {
                 return Err(fault(format!("another process keeps {}", path.display())));
@@ -215,7 +230,7 @@ impl Place for FilePlace {
 impl Inspect for Folder {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let mut keys = Vec::new();
-        Folder::keys_in(&self.path, "", &mut keys)
+        Folder::keys_in(&self.options.path, "", &mut keys)
             .map_err(|it| Fault::transient(NAME, "listing the locks", it.to_string()))?;
         keys.sort();
         let mut infos = Vec::new();
@@ -245,7 +260,7 @@ impl Inspect for Folder {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        let what = format!("locks are files in {}", self.path.display());
+        let what = format!("locks are files in {}", self.options.path.display());
         Ok(vec![Finding::fine(what, "all processes of this host that use the folder exclude each other")])
     }
 }

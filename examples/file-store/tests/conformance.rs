@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use file_store::Folder;
+use file_store::{Folder, FolderOptions};
 use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_testkit::suite::Harness;
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ impl Harness for Files {
     type Backend = Folder;
 
     async fn connect(&self) -> Folder {
-        Folder::open(self.0.path()).unwrap()
+        Folder::with(FolderOptions::new(self.0.path())).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Folder) -> Option<&'b dyn DynInspect> {
@@ -29,8 +29,12 @@ lockkeeper_testkit::suite!(files, Files(Arc::new(tempfile::tempdir().unwrap())))
 #[test]
 fn every_piece_of_the_page_stands_in_this_crate() {
     let page = include_str!("../../../docs/guides/writing-a-backend.md");
-    let code =
-        [include_str!("../src/lib.rs"), include_str!("../src/line.rs"), include_str!("conformance.rs")];
+    let code = [
+        include_str!("../src/lib.rs"),
+        include_str!("../src/line.rs"),
+        include_str!("../src/options.rs"),
+        include_str!("conformance.rs"),
+    ];
     let code = code.concat();
     let pieces: Vec<&str> =
         page.split("```rust\n").skip(1).filter_map(|it| it.split("\n```").next()).collect();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions, Redis, RedisOptions};
+use lockkeeper_servers::{MariaDb, MariaDbOptions, Redis, RedisOptions};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flash-sale-http");
 

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::io::Write as _;
 use std::process::{Command, ExitCode};
 
-use lockkeeper_testkit::servers::{MariaDb, MariaDbOptions, Redis, RedisOptions};
+use lockkeeper_servers::{MariaDb, MariaDbOptions, Redis, RedisOptions};
 
 fn main() -> ExitCode {
     match run() {

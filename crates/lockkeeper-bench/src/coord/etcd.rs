@@ -5,15 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_core::Locker;
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::hand_off;
-use super::measure::{beside, crowd, our_crowd};
+use crate::measure::beside_requests;
 use crate::report::Row;
-use crate::{Answer, Outcome};
+use crate::rival::{Ours, Rival};
+use crate::{Answer, Outcome, crowd};
 
 /// The same stubs that our client speaks with.
 #[allow(
@@ -52,14 +53,16 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let lease = wire::LeaseGrantRequest { ttl: 600, id: 0 };
     let lease = LeaseClient::new(channel.clone()).lease_grant(lease).await?.into_inner().id;
     locker.lock("warm").await?.release().await?;
-    let times =
-        beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&channel, lease).await)
-            .await?;
+    let times = beside_requests(
+        async || Ok(locker.lock("one").await?.release().await?),
+        async || bare(&channel, lease).await,
+    )
+    .await?;
     let mut rows = vec![Row::of_times("lock + unlock, beside bare put-if-absent and delete", times, 1.15)];
-    let ours = our_crowd(&locker).await;
-    let theirs = crowd(move || rival(channel.clone())).await;
+    let ours = crowd::here(vec![Ours::new(&locker)], 64, "crowd", hand_off::SPAN).await?.sound()?;
+    let theirs = crowd::here(vec![ServerLock(channel)], 64, "rival", hand_off::SPAN).await?.sound()?;
     let what = "64 tasks of one process on one key, guards per second, beside the server's `Lock` call";
-    rows.push(Row::of_rates(what, (ours, theirs), 30.0));
+    rows.push(Row::of_rates(what, (ours.rate(), theirs.rate()), 30.0));
     let url = format!("etcd://{}", hosts.join(","));
     let process = async || {
         Ok::<_, lockkeeper_core::Error>(Locker::builder(Etcd::connect(&url).await?).ttl(TTL).build())
@@ -76,9 +79,14 @@ pub(crate) async fn run(three: bool) -> Outcome {
     };
     let first = first.ok_or("there is no server")?;
     let before = first.figure("grpc_server_handled_total{").await?;
-    let times = hand_off::to_and_fro(processes).await?;
+    let handed = hand_off::to_and_fro(processes).await?;
     let requests = first.figure("grpc_server_handled_total{").await? - before;
-    rows.push(hand_off::row(times, requests, 3.1, "stand in line, enter, give back; heartbeats among them"));
+    rows.push(hand_off::row(
+        &handed,
+        requests,
+        3.1,
+        "stand in line, enter, give back; heartbeats among them",
+    ));
     Ok(rows)
 }
 
@@ -130,18 +138,31 @@ struct UnlockRequest {
 #[derive(Clone, PartialEq, prost::Message)]
 struct UnlockResponse {}
 
-/// Lock and unlock by the server's call. Tasks with one lease would share the lock, so each asks for its own (0).
-async fn rival(channel: Channel) -> Answer<()> {
-    let mut grpc = Grpc::new(channel);
-    grpc.ready().await?;
-    let lock = tonic::Request::new(LockRequest { name: b"rival".to_vec(), lease: 0 });
-    let path = http_path("/v3lockpb.Lock/Lock")?;
-    let locked: tonic::Response<LockResponse> = grpc.unary(lock, path, ProstCodec::default()).await?;
-    let unlock = tonic::Request::new(UnlockRequest { key: locked.into_inner().key });
-    grpc.ready().await?;
-    let path = http_path("/v3lockpb.Lock/Unlock")?;
-    let _: tonic::Response<UnlockResponse> = grpc.unary(unlock, path, ProstCodec::default()).await?;
-    Ok(())
+/// The server's own call. Tasks with one lease would share the lock, so each asks for its own (0).
+#[derive(Clone)]
+struct ServerLock(Channel);
+
+impl Rival for ServerLock {
+    /// The key that stands for the lock.
+    type Taken = Vec<u8>;
+
+    async fn take(&mut self, key: &str) -> Answer<Vec<u8>> {
+        let mut grpc = Grpc::new(self.0.clone());
+        grpc.ready().await?;
+        let lock = tonic::Request::new(LockRequest { name: key.as_bytes().to_vec(), lease: 0 });
+        let path = http_path("/v3lockpb.Lock/Lock")?;
+        let locked: tonic::Response<LockResponse> = grpc.unary(lock, path, ProstCodec::default()).await?;
+        Ok(locked.into_inner().key)
+    }
+
+    async fn give_back(&mut self, key: Vec<u8>) -> Answer<()> {
+        let mut grpc = Grpc::new(self.0.clone());
+        grpc.ready().await?;
+        let path = http_path("/v3lockpb.Lock/Unlock")?;
+        let unlock = tonic::Request::new(UnlockRequest { key });
+        let _: tonic::Response<UnlockResponse> = grpc.unary(unlock, path, ProstCodec::default()).await?;
+        Ok(())
+    }
 }
 
 fn http_path(path: &'static str) -> Answer<tonic::codegen::http::uri::PathAndQuery> {

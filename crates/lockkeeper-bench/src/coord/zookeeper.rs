@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use lockkeeper_core::Locker;
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
-use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
 use super::hand_off;
-use super::measure::{beside, crowd, our_crowd};
+use crate::measure::beside_requests;
 use crate::report::Row;
-use crate::{Answer, Outcome};
+use crate::rival::{Ours, Rival};
+use crate::{Answer, Outcome, crowd};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -32,13 +33,16 @@ pub(crate) async fn run(three: bool) -> Outcome {
     client.mkdir("/bare/one", &folder).await?;
     client.mkdir("/rival", &folder).await?;
     locker.lock("warm").await?.release().await?;
-    let times =
-        beside(async || Ok(locker.lock("one").await?.release().await?), async || bare(&client).await).await?;
+    let times = beside_requests(
+        async || Ok(locker.lock("one").await?.release().await?),
+        async || bare(&client).await,
+    )
+    .await?;
     let mut rows = vec![Row::of_times("lock + unlock, beside bare create, list and delete", times, 1.2)];
-    let ours = our_crowd(&locker).await;
-    let theirs = crowd(move || rival(client.clone())).await;
+    let ours = crowd::here(vec![Ours::new(&locker)], 64, "crowd", hand_off::SPAN).await?.sound()?;
+    let theirs = crowd::here(vec![CrateLock(client)], 64, "/rival", hand_off::SPAN).await?.sound()?;
     let what = "64 tasks of one process on one key, guards per second, beside the client crate's own lock";
-    rows.push(Row::of_rates(what, (ours, theirs), 30.0));
+    rows.push(Row::of_rates(what, (ours.rate(), theirs.rate()), 30.0));
     let process = async || {
         Ok::<_, lockkeeper_core::Error>(Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build())
     };
@@ -49,10 +53,10 @@ pub(crate) async fn run(three: bool) -> Outcome {
     };
     let first = first.ok_or("there is no server")?;
     let before = first.figure("zk_packets_received").await?;
-    let times = hand_off::to_and_fro(processes).await?;
+    let handed = hand_off::to_and_fro(processes).await?;
     let requests = first.figure("zk_packets_received").await? - before;
     rows.push(hand_off::row(
-        times,
+        &handed,
         requests,
         5.5,
         "make, list and watch in line; enter, give back; another look if the one before left meanwhile; heartbeats among them",
@@ -68,11 +72,21 @@ async fn bare(client: &Client) -> Answer<()> {
     Ok(())
 }
 
-async fn rival(client: Client) -> Answer<()> {
-    let prefix = LockPrefix::new_curator("/rival", "latch-")?;
-    let lock = client.lock(prefix, b"", LockOptions::new(Acls::anyone_all())).await?;
-    let path = lock.lock_path().to_owned();
-    // Dropping it gives it back later; this gives it back now.
-    client.delete(&path, None).await?;
-    Ok(())
+/// The client crate's own lock.
+#[derive(Clone)]
+struct CrateLock(Client);
+
+impl Rival for CrateLock {
+    type Taken = OwnedLockClient;
+
+    async fn take(&mut self, key: &str) -> Answer<OwnedLockClient> {
+        let prefix = LockPrefix::new_curator(key, "latch-")?;
+        let lock = self.0.lock(prefix, b"", LockOptions::new(Acls::anyone_all())).await?;
+        Ok(lock.into_owned())
+    }
+
+    async fn give_back(&mut self, lock: OwnedLockClient) -> Answer<()> {
+        // Dropping it gives it back later; this gives it back now.
+        Ok(self.0.delete(lock.lock_path(), None).await?)
+    }
 }

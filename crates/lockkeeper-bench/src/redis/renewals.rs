@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lockkeeper_core::{Clock, Guard, Locker};
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
 use super::rivals::TTL;
-use super::tally::{self, cpu_seconds, per};
+use super::tally::{self, cpu_seconds};
 use crate::Answer;
+use crate::measure::per;
 use crate::report::{Bound, Row};
 
 const LOCKS: u64 = 10_000;

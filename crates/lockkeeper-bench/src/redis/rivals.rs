@@ -3,26 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{ClaimId, Locker};
+use lockkeeper::Guard;
+use lockkeeper_core::ClaimId;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, Script};
-use rslock::LockManager;
+use rslock::{LockGuard, LockManager};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Answer;
+use crate::rival::{Ours, Rival};
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// Somebody who can take a lock and give it back.
+/// The rivals that only Redis has, and ours.
 #[derive(Clone)]
-pub(crate) enum Rival {
+pub(crate) enum OnRedis {
     /// SET NX PX and compare-and-delete: no line, no fence, no renewal. Only for locks that are free.
     Bare(MultiplexedConnection, Arc<Script>),
     /// Lockkeeper with everything on.
-    Ours(Locker),
+    Ours(Ours),
     /// rslock 0.10 with its defaults.
     Rslock(LockManager),
 }
@@ -55,32 +57,31 @@ fn client(url: &str) -> Answer<Client> {
     Ok(Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?)
 }
 
-impl Rival {
-    pub(crate) async fn bare(url: &str) -> Answer<Self> {
-        Ok(Rival::Bare(connection(url).await?, Arc::new(Script::new(COMPARE_AND_DELETE))))
-    }
-
-    pub(crate) async fn ours(url: &str) -> Answer<Self> {
-        Ok(Rival::Ours(Locker::new(lockkeeper_redis::Redis::connect(url).await?)))
-    }
-
-    pub(crate) fn rslock(url: &str) -> Answer<Self> {
-        Ok(Rival::Rslock(LockManager::from_clients(vec![client(url)?])))
-    }
-
+impl OnRedis {
     pub(crate) async fn named(name: &str, url: &str) -> Answer<Self> {
         match name {
-            "bare" => Rival::bare(url).await,
-            "ours" => Rival::ours(url).await,
-            "rslock" => Rival::rslock(url),
+            "bare" => Ok(OnRedis::Bare(connection(url).await?, Arc::new(Script::new(COMPARE_AND_DELETE)))),
+            "ours" => Ok(OnRedis::Ours(Ours::connect(url).await?)),
+            "rslock" => Ok(OnRedis::Rslock(LockManager::from_clients(vec![client(url)?]))),
             other => Err(format!("unknown rival {other:?}").into()),
         }
     }
+}
 
-    /// Take the lock, do `work` with it, give it back.
-    pub(crate) async fn cycle(&mut self, key: &str, work: impl FnOnce()) -> Answer<()> {
+/// What a holder has in hand.
+pub(crate) enum Taken {
+    /// The key and our mark in it.
+    Bare(String, String),
+    Ours(Guard),
+    Rslock(LockGuard),
+}
+
+impl Rival for OnRedis {
+    type Taken = Taken;
+
+    async fn take(&mut self, key: &str) -> Answer<Taken> {
         match self {
-            Rival::Bare(connection, script) => {
+            OnRedis::Bare(connection, _) => {
                 let id = ClaimId::random()?.to_hex();
                 let taken: Option<String> = redis::cmd("SET")
                     .arg(key)
@@ -90,23 +91,25 @@ impl Rival {
                     .arg(TTL.as_millis())
                     .query_async(connection)
                     .await?;
-                if taken.is_none() {
-                    return Err("the lock was not free".into());
-                }
-                work();
-                let _: i64 = script.key(key).arg(&id).invoke_async(connection).await?;
+                taken.map(|_| Taken::Bare(key.to_owned(), id)).ok_or_else(|| "the lock was not free".into())
             }
-            Rival::Ours(locker) => {
-                let guard = locker.lock(key).ttl(TTL).wait_at_most(Duration::from_secs(60)).await?;
-                work();
-                guard.release().await?;
-            }
-            Rival::Rslock(manager) => {
-                let guard = manager.acquire(key, TTL).await?;
-                work();
-                guard.release().await;
-            }
+            OnRedis::Ours(ours) => Ok(Taken::Ours(ours.take(key).await?)),
+            OnRedis::Rslock(manager) => Ok(Taken::Rslock(manager.acquire(key, TTL).await?)),
         }
-        Ok(())
+    }
+
+    async fn give_back(&mut self, taken: Taken) -> Answer<()> {
+        match (self, taken) {
+            (OnRedis::Bare(connection, script), Taken::Bare(key, id)) => {
+                let _: i64 = script.key(key).arg(&id).invoke_async(connection).await?;
+                Ok(())
+            }
+            (OnRedis::Ours(ours), Taken::Ours(guard)) => ours.give_back(guard).await,
+            (OnRedis::Rslock(_), Taken::Rslock(guard)) => {
+                guard.release().await;
+                Ok(())
+            }
+            _ => Err("taken by another rival".into()),
+        }
     }
 }

@@ -2,12 +2,14 @@
 
 use futures_util::future::try_join_all;
 use lockkeeper_core::Clock;
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
-use super::rivals::Rival;
-use super::tally::{self, median, per, rate};
+use super::OnRedis;
+use super::tally;
 use crate::Answer;
+use crate::measure::{median, per, rate};
 use crate::report::{Bound, Row};
+use crate::rival::Rival as _;
 
 const RIVALS: [&str; 3] = ["bare", "ours", "rslock"];
 
@@ -60,7 +62,7 @@ fn note(ours: &Figures, bare: &Figures, rslock: &Figures) -> String {
 async fn compare(server: &Redis, tasks: usize, cycles: u64, turns: usize) -> Answer<[Figures; 3]> {
     let mut rivals = Vec::new();
     for name in RIVALS {
-        let rival = Rival::named(name, &server.url()).await?;
+        let rival = OnRedis::named(name, &server.url()).await?;
         run(&rival, name, tasks, cycles.min(50)).await?;
         rivals.push(rival);
     }
@@ -83,7 +85,7 @@ async fn compare(server: &Redis, tasks: usize, cycles: u64, turns: usize) -> Ans
 /// Commands and CPU time per cycle, in a turn of its own.
 async fn price(
     server: &Redis,
-    rival: &Rival,
+    rival: &OnRedis,
     name: &str,
     tasks: usize,
     cycles: u64,
@@ -100,7 +102,7 @@ async fn price(
     Ok((commands, (micros(after.0 - before.0), micros(after.1 - before.1))))
 }
 
-async fn run(rival: &Rival, name: &str, tasks: usize, cycles: u64) -> Answer<f64> {
+async fn run(rival: &OnRedis, name: &str, tasks: usize, cycles: u64) -> Answer<f64> {
     let clock = Clock::boot();
     let started = clock.now();
     let tasks: Vec<_> = (0..tasks)
@@ -108,7 +110,8 @@ async fn run(rival: &Rival, name: &str, tasks: usize, cycles: u64) -> Answer<f64
             let (mut rival, key) = (rival.clone(), format!("bench:{name}:{it}"));
             tokio::spawn(async move {
                 for _ in 0..cycles {
-                    rival.cycle(&key, || ()).await?;
+                    let taken = rival.take(&key).await?;
+                    rival.give_back(taken).await?;
                 }
                 Answer::Ok(())
             })

@@ -1,6 +1,6 @@
-//! What the server counted, and a few sums.
+//! What the server counted, and what a process used.
 
-use lockkeeper_testkit::servers::Redis;
+use lockkeeper_servers::Redis;
 
 use crate::Answer;
 
@@ -21,30 +21,6 @@ pub(crate) async fn sent(server: &Redis, name: &str) -> Answer<u64> {
     };
     let scripts: u64 = calls("evalsha") + calls("eval");
     Ok(scripts + if name == "ours" { 0 } else { calls("set") })
-}
-
-/// Jain's index: 1 if all are served alike, 1/n if one gets everything.
-pub(crate) fn jain(counts: &[u64]) -> f64 {
-    let (sum, squares) = counts.iter().fold((0.0, 0.0), |(sum, squares), it| {
-        let it = per(*it, 1);
-        (sum + it, squares + it * it)
-    });
-    if squares == 0.0 { 0.0 } else { sum * sum / (per(counts.len() as u64, 1) * squares) }
-}
-
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Rate of `count` things in `span`.
-pub(crate) fn rate(count: u64, span: std::time::Duration) -> f64 {
-    per(count, 1) / span.as_secs_f64()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
-pub(crate) fn per(count: u64, of: u64) -> f64 {
-    count as f64 / of.max(1) as f64
 }
 
 /// CPU time of a process so far, in seconds, from `/proc`.

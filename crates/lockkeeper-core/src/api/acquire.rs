@@ -10,20 +10,23 @@ use crate::api::request::{Attempt, Contending, LockRequest, Progress};
 use crate::clock::{Moment, Span};
 use crate::engine::background::InRuntime;
 use crate::engine::contest::{self, Contest};
-use crate::engine::grant;
+use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::engine::leave::{release, step_down};
-use crate::engine::queue::{Arrival, Call, Hold, Waiter};
+use crate::engine::line::Arrival;
+use crate::engine::rounds;
 use crate::engine::shared::Engine;
+use crate::engine::waiter::{Call, Waiter};
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
 use crate::observe::{Event, GrantedBy};
+use crate::spi::claim::Load;
 
 impl LockRequest {
     /// The first poll: a lock that is free in this process's own store is had at once.
     fn start(&mut self) -> Poll<Result<Guard>> {
         // A hold that never ends by itself, in a store that is not asked, needs no time.
-        let timeless = self.engine.is_private && self.ask.max_hold == Span::ENDLESS;
+        let timeless = self.engine.queue.is_whole_lock() && self.ask.max_hold == Span::ENDLESS;
         self.started = if timeless { Moment::from_nanos(0) } else { self.engine.clock.now() };
         let key = self.checked_key()?;
         self.progress = match begin(self, key, self.started)? {
@@ -72,9 +75,9 @@ impl LockRequest {
         let now = engine.clock.now();
         let keeper = match call {
             Call::Closed => return Poll::Ready(Err(Error::Closed)),
-            Call::Held(held) => {
+            Call::Held(held, by) => {
                 let timings = Timings { local: now - self.started, ..Timings::default() };
-                return Poll::Ready(Ok(guard(engine.clone(), held, GrantedBy::HandOn, timings)));
+                return Poll::Ready(Ok(guard(engine.clone(), held, by, timings)));
             }
             Call::Represent(keeper) => keeper,
         };
@@ -120,9 +123,11 @@ impl Future for LockRequest {
 impl Drop for LockRequest {
     fn drop(&mut self) {
         let (Progress::Standing(waiter, _), Ok(key)) = (&self.progress, &self.key) else { return };
-        match self.engine.queue.withdraw(key, waiter) {
+        let (called, others) = self.engine.queue.withdraw(key, waiter);
+        self.engine.tell(others);
+        match called {
             None | Some(Call::Closed) => {}
-            Some(Call::Held(held)) => release(&self.engine, &held.tenure, held.fence),
+            Some(Call::Held(held, _)) => release(&self.engine, &held),
             Some(Call::Represent(keeper)) => step_down(&self.engine, key, keeper),
         }
     }
@@ -171,7 +176,16 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
     let (engine, ask) = (&request.engine, &request.ask);
     engine.check_process()?;
     engine.background.start()?;
-    match engine.queue.arrive(key, ask, &engine.clock) {
+    match engine.queue.arrive(key, ask, now) {
+        Arrival::Held(held) => {
+            rounds::include(engine, &held.tenure, held.until);
+            Ok(Start::Held(held, GrantedBy::Store))
+        }
+        Arrival::Joined(held, due) => {
+            engine.schedule.no_later_than(due);
+            Ok(Start::Held(held, GrantedBy::Sharing))
+        }
+        Arrival::InTheWay(load) => Err(in_the_way(load)),
         Arrival::Represent => Ok(match represent(request, key, None, now)? {
             Ok(held) => Start::Held(held, GrantedBy::Store),
             Err(keeper) => Start::Represent(keeper),
@@ -182,7 +196,7 @@ fn begin(request: &LockRequest, key: &Key, now: Moment) -> Result<Start> {
         Arrival::TooDeep => Err(too_deep(engine)),
         Arrival::Full => {
             engine.observe(&Event::Refused { key });
-            Err(Error::Full { waiters: engine.queue.waiters_max() })
+            Err(Error::Full { waiters: engine.queue.bounds().waiters_max })
         }
         Arrival::Closed => Err(Error::Closed),
     }
@@ -197,10 +211,6 @@ fn represent(
     now: Moment,
 ) -> Result<Result<Hold, Keeper>> {
     let (engine, ask) = (&request.engine, &request.ask);
-    if engine.is_private {
-        let tenure = grant::private_tenure(engine, key, ask);
-        return grant::seat(engine, ask, tenure, now).map(Ok);
-    }
     let entered = keeper.map_or_else(|| contest::enter(engine, key, ask, request.label()), Ok);
     match entered {
         Ok(keeper) => match contest::at_once(engine, key, ask, keeper, now) {
@@ -215,9 +225,20 @@ fn represent(
 }
 
 fn too_deep(engine: &Engine) -> Error {
-    let depth_max = engine.queue.depth_max();
+    let depth_max = engine.queue.bounds().depth_max;
     Error::invalid(format!(
         "this owner holds the lock {depth_max} times already; release it or raise `depth_max`"
+    ))
+}
+
+fn in_the_way(load: Load) -> Error {
+    let how = if load == Load::READER {
+        "reads it already".to_owned()
+    } else {
+        format!("holds {load} of it already")
+    };
+    Error::invalid(format!(
+        "this owner {how} and would wait for itself; release that first, or take the lock for writing from the start"
     ))
 }
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::engine::background::InRuntime;
+use crate::engine::hold::Hold;
 use crate::engine::leave;
-use crate::engine::queue::Hold;
 use crate::engine::shared::Engine;
 use crate::engine::tenure::Tenure;
 use crate::error::{Error, LostReason, Result};
@@ -208,7 +208,7 @@ impl Guard {
         }
         self.given_back = true;
         let (engine, held) = (&self.engine, &self.held);
-        if leave::give_back(engine, &held.tenure, held.fence)
+        if leave::give_back(engine, held)
             && let Some(leave) = leave::leave_in_caller(engine, &held.tenure)
         {
             let left = InRuntime::new(&engine.background, leave.confirmed()).await;
@@ -248,7 +248,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // The lock of a process that forked is not ours to give back, and nobody would do it here.
         if !self.given_back && self.engine.is_here() {
-            leave::release(&self.engine, &self.held.tenure, self.held.fence);
+            leave::release(&self.engine, &self.held);
         }
     }
 }

@@ -8,17 +8,19 @@ use lockkeeper_fork::Origin;
 use tokio::sync::Notify;
 
 use crate::api::request::{Attempt, LockRequest};
+use crate::api::shared::SharedRequest;
 use crate::clock::Clock;
 use crate::engine::background::{Background, InRuntime, Spawn};
 use crate::engine::leave;
-use crate::engine::queue::{Bounds, Queue};
+use crate::engine::line::Bounds;
+use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
 use crate::engine::shared::{Engine, Settings};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::observe::Observer;
 use crate::spi::backend::{Backend, DynBackend, Profile};
-use crate::spi::claim::Label;
+use crate::spi::claim::{Label, Load};
 
 /// Takes locks in one store. Cheap to clone; make one per process and store, and share it.
 ///
@@ -74,6 +76,61 @@ impl Locker {
     /// ```
     pub fn try_lock(&self, name: impl AsRef<str>) -> Attempt {
         self.lock(name).attempt()
+    }
+
+    /// Ask to read: beside other readers, never beside somebody who writes. A plain [`lock`](Locker::lock) of the same name
+    /// is a writer to readers. Readers of one process share one place at the store and join it without a trip.
+    ///
+    /// An owner that reads may read again; if it asks to write, it is refused at once, because it would wait for itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let price = locker.read("prices").await?;
+    /// let tax = locker.read("prices").await?; // at the same time
+    /// # drop((price, tax));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read(&self, name: impl AsRef<str>) -> SharedRequest {
+        SharedRequest::new(self.lock(name), Load::READER)
+    }
+
+    /// Ask to write: beside nobody, of any kind. The same as [`lock`](Locker::lock) to everybody else, and the word
+    /// that goes with [`read`](Locker::read).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let writer = locker.write("prices").await?;
+    /// assert!(locker.read("prices").attempt().await?.is_none());
+    /// # drop(writer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write(&self, name: impl AsRef<str>) -> LockRequest {
+        self.lock(name).load(Load::WRITER)
+    }
+
+    /// Ask for `count` permits `of` so many that may be out at a time, over all processes. All of them or none; who
+    /// asks for many is not passed by those who ask for few. If claims disagree about `of`, the smallest counts.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let permits = locker.permits("mail-server", 2, 5).await?; // two of five connections
+    /// permits.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn permits(&self, name: impl AsRef<str>, count: u32, of: u32) -> SharedRequest {
+        SharedRequest::new(self.lock(name), Load::new(count, of))
     }
 
     /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
@@ -269,17 +326,15 @@ impl LockerBuilder {
 
     /// The locker.
     pub fn build(self) -> Locker {
-        let is_private = self.backend.is_private_dyn();
+        let queue = Queue::new(self.bounds, self.backend.is_private_dyn(), self.clock.clone());
         Locker(Arc::new(Engine {
             backend: self.backend,
             profile: self.profile,
             clock: self.clock,
             settings: self.settings,
-            queue: Queue::new(self.bounds),
+            queue,
             schedule: Schedule::new(),
             background: Background::new(self.spawner),
-            is_private,
-            private_counter: AtomicU64::new(0),
             label: Arc::new(self.label),
             observers: self.observers,
             made_in: Origin::here(),

@@ -13,3 +13,4 @@ pub mod buckets;
 pub(crate) mod guard;
 pub(crate) mod locker;
 pub(crate) mod request;
+pub(crate) mod shared;

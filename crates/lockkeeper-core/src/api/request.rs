@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use crate::api::guard::Guard;
 use crate::clock::{Moment, Sleep, Span};
-use crate::engine::queue::{Ask, Waiter};
+use crate::engine::ask::Ask;
 use crate::engine::shared::Engine;
+use crate::engine::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::spi::backend::Profile;
-use crate::spi::claim::Label;
+use crate::spi::backend::{Profile, Rooms};
+use crate::spi::claim::{Label, Load};
 
 /// A request for a lock. Await it to wait for the lock, or [`attempt`](LockRequest::attempt) it.
 ///
@@ -87,7 +88,8 @@ impl LockRequest {
         let key = key.map_err(Box::new);
         let settings = &engine.settings;
         let (ttl, max_hold, wait) = (settings.ttl, settings.max_hold, settings.wait);
-        let ask = Ask { owner: Owner::current(), ttl, max_hold: max_hold.into(), patient: true };
+        let ask =
+            Ask { owner: Owner::current(), load: Load::MUTEX, ttl, max_hold: max_hold.into(), patient: true };
         LockRequest {
             key,
             ask,
@@ -97,6 +99,12 @@ impl LockRequest {
             progress: Progress::Fresh,
             engine,
         }
+    }
+
+    /// With another load than a mutex's.
+    pub(crate) fn load(mut self, load: Load) -> Self {
+        self.ask.load = load;
+        self
     }
 
     /// How long the store keeps the lock without hearing from this process. While the guard lives it is
@@ -162,6 +170,9 @@ impl LockRequest {
     pub(crate) fn checked_key(&self) -> Result<&Key> {
         let key = self.key.as_ref().map_err(|it| (**it).clone())?;
         check_ttl(self.ask.ttl, &self.engine.profile)?;
+        if self.ask.load != Load::MUTEX {
+            check_load(self.ask.load, &self.engine.profile)?;
+        }
         if self.ask.max_hold == Span::from(Duration::ZERO) {
             return Err(Error::invalid("`max_hold` is zero: the lock would be lost at once"));
         }
@@ -183,6 +194,22 @@ fn check_ttl(ttl: Duration, profile: &Profile) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("a ttl of {ttl:?} cannot be had: {name} takes {ttl_min:?} to {ttl_max:?}")))
+}
+
+fn check_load(load: Load, profile: &Profile) -> Result<()> {
+    let Load { weight, capacity } = load;
+    if weight == 0 || capacity == 0 {
+        return Err(Error::invalid(format!("{load} permits are nothing to hold; ask for at least 1 of 1")));
+    }
+    if capacity < weight {
+        return Err(Error::invalid(format!(
+            "{weight} permits of {capacity} can never be had; ask for {capacity} at most, or allow more"
+        )));
+    }
+    if profile.rooms == Rooms::MutexOnly {
+        return Err(Error::unsupported(profile.name, "shares: it has one holder at a time; use `lock`"));
+    }
+    Ok(())
 }
 
 /// A [`LockRequest`] that does not wait. Its answer is `None` if the lock is taken.

@@ -3,16 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
-
-use crate::error::{Error, Result};
-use crate::kit::caller;
+use crate::error::Result;
+use crate::kit::{Driver, Tasks, caller};
 
 /// A task for the background.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -51,22 +47,9 @@ pub trait Spawn: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Background {
     brought: Option<Arc<dyn Spawn>>,
-    own: OnceLock<OwnThread>,
+    /// Dropped with the last locker and guard.
+    own: OnceLock<Driver>,
     tasks: Arc<Tasks>,
-}
-
-/// Counts tasks that somebody may want to wait for.
-#[derive(Debug, Default)]
-struct Tasks {
-    open: AtomicUsize,
-    all_done: Notify,
-}
-
-#[derive(Debug)]
-struct OwnThread {
-    handle: Handle,
-    /// Dropping it tells the thread to finish.
-    _alive: oneshot::Sender<()>,
 }
 
 impl Background {
@@ -79,20 +62,16 @@ impl Background {
         if self.brought.is_some() || self.own.get().is_some() {
             return Ok(());
         }
-        let own = OwnThread::start(self.tasks.clone())?;
-        // Two callers may race here; the loser's thread ends at once, because its sender is dropped.
+        let tasks = self.tasks.clone();
+        let own = Driver::start("lockkeeper", async move || tasks.drained().await)?;
+        // Two callers may race here; the loser's thread ends at once.
         let _ = self.own.set(own);
         Ok(())
     }
 
     /// Run a task that [`Background::drained`] waits for.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.open.fetch_add(1, Ordering::AcqRel);
-        let done = Done(self.tasks.clone());
-        self.spawn_untracked(Box::pin(async move {
-            let _done = done;
-            task.await;
-        }));
+        self.spawn_untracked(Box::pin(self.tasks.track(task)));
     }
 
     /// Run a task that nobody waits for.
@@ -100,7 +79,7 @@ impl Background {
         if let Some(brought) = &self.brought {
             brought.spawn(task);
         } else if let Some(own) = self.own.get() {
-            own.handle.spawn(task);
+            own.handle().spawn(task);
         }
     }
 
@@ -113,8 +92,8 @@ impl Background {
     /// is ours: the verb may move to our thread and outlive the runtime of its caller.
     pub(crate) fn with_runtime<T>(&self, poll: impl FnOnce() -> T) -> T {
         let Some(own) = self.own.get() else { return poll() };
-        caller::called_from(&own.handle, || {
-            let _entered = own.handle.enter();
+        caller::called_from(own.handle(), || {
+            let _entered = own.handle().enter();
             poll()
         })
     }
@@ -123,7 +102,7 @@ impl Background {
     /// move again.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _blocked = caller::without_caller();
-        let _entered = self.own.get().map(|it| it.handle.enter());
+        let _entered = self.own.get().map(|it| it.handle().enter());
         let mut future = std::pin::pin!(future);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut cx = Context::from_waker(&waker);
@@ -133,48 +112,6 @@ impl Background {
             }
             std::thread::park();
         }
-    }
-}
-
-impl Tasks {
-    async fn drained(&self) {
-        loop {
-            let mut notified = std::pin::pin!(self.all_done.notified());
-            notified.as_mut().enable();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
-
-struct Done(Arc<Tasks>);
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.all_done.notify_waiters();
-        }
-    }
-}
-
-impl OwnThread {
-    fn start(tasks: Arc<Tasks>) -> Result<Self> {
-        let unavailable = |it| Error::unavailable("a thread for renewals", it);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        let handle = runtime.handle().clone();
-        let (alive, ended) = oneshot::channel::<()>();
-        let main = move || {
-            runtime.block_on(async {
-                // The sender is never used: the channel ends when the last locker and guard are gone.
-                let _ = ended.await;
-                tasks.drained().await;
-            });
-        };
-        std::thread::Builder::new().name("lockkeeper".into()).spawn(main).map_err(unavailable)?;
-        Ok(OwnThread { handle, _alive: alive })
     }
 }
 

@@ -11,24 +11,25 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::engine::finish::Finisher;
 use crate::engine::grant::{self, Useless, tenure_of};
-use crate::engine::keeper::Keeper;
+use crate::engine::hold::Hold;
+use crate::engine::keeper::{Keeper, Shape};
 use crate::engine::leave::step_down;
-use crate::engine::queue::{Ask, Hold};
 use crate::engine::shared::Engine;
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
 use crate::observe::Event;
 use crate::spi::backend::{self, Fault, Grant, Reach, Turn};
-use crate::spi::claim::{Claim, ClaimId, Label, Load};
+use crate::spi::claim::{Claim, ClaimId, Label};
 
 /// Make a place for a fresh claim. The store has not heard of it yet.
 pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Keeper> {
     let id = if engine.profile.reach == Reach::Process { ClaimId::local() } else { ClaimId::random()? };
-    let load = Load::MUTEX;
-    let claim = Claim { key: key.clone(), id, ttl: ask.ttl, load, patient: ask.patient, label };
-    Ok(Keeper::new(engine.backend.enter_dyn(claim), ask.ttl, ask.patient))
+    let (ttl, load, patient) = (ask.ttl, ask.load, ask.patient);
+    let claim = Claim { key: key.clone(), id, ttl, load, patient, label };
+    Ok(Keeper::new(engine.backend.enter_dyn(claim), Shape { ttl, load, patient }))
 }
 
 /// Ask a store that is inside this process, without waiting for anything. The keeper, if that is not enough.
@@ -66,7 +67,7 @@ pub(crate) struct Contest<'a> {
 
 enum Step {
     Resting(Keeper),
-    Asking { asked_at: Moment, ttl: Duration, patient: bool, verb: backend::Step<Turn> },
+    Asking { asked_at: Moment, claim: Shape, verb: backend::Step<Turn> },
     Over,
 }
 
@@ -122,8 +123,8 @@ impl<'a> Contest<'a> {
             debug_assert!(false, "whoever asks has a place");
             return None;
         };
-        let (asked_at, ttl, patient) = (self.engine.clock.now(), keeper.ttl, keeper.patient);
-        self.step = Step::Asking { asked_at, ttl, patient, verb: keeper.place.turn_dyn() };
+        let (asked_at, claim) = (self.engine.clock.now(), keeper.claim);
+        self.step = Step::Asking { asked_at, claim, verb: keeper.place.turn_dyn() };
         // The verb stays in `self`, where a drop finds it and hands it to the background.
         let mut patience = self.engine.patient_until(asked_at);
         let answer = loop {
@@ -142,7 +143,7 @@ impl<'a> Contest<'a> {
             if answer.is_ok() {
                 self.engine.heard(self.engine.clock.now());
             }
-            self.step = Step::Resting(Keeper::new(place, ttl, patient).spoke(asked_at));
+            self.step = Step::Resting(Keeper::new(place, claim).spoke(asked_at));
             return Some((asked_at, answer));
         }
         if self.outage.is_none() && patience < until {
@@ -231,9 +232,9 @@ impl Drop for Contest<'_> {
         match std::mem::replace(&mut self.step, Step::Over) {
             Step::Over => {}
             Step::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
-            Step::Asking { asked_at, ttl, patient, verb } => {
+            Step::Asking { asked_at, claim, verb } => {
                 let finisher = Finisher::new(self.engine.clone(), self.key.clone());
-                self.engine.background.spawn(finisher.finish(asked_at, ttl, patient, verb));
+                self.engine.background.spawn(finisher.finish(asked_at, claim, verb));
             }
         }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::engine::grant::{Useless, tenure_of};
-use crate::engine::keeper::Keeper;
+use crate::engine::keeper::{Keeper, Shape};
 use crate::engine::leave::{leave_in_background, leave_until_confirmed, step_down};
-use crate::engine::queue::Release;
+use crate::engine::line::Release;
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::key::Key;
@@ -27,20 +27,14 @@ impl Finisher {
     }
 
     /// See the verb to its end, or go on without it.
-    pub(crate) async fn finish(
-        mut self,
-        asked_at: Moment,
-        ttl: Duration,
-        patient: bool,
-        mut verb: backend::Step<Turn>,
-    ) {
-        let patience = asked_at.after(ttl.max(self.engine.settings.outage_max));
+    pub(crate) async fn finish(mut self, asked_at: Moment, claim: Shape, mut verb: backend::Step<Turn>) {
+        let patience = asked_at.after(claim.ttl.max(self.engine.settings.outage_max));
         let outcome = self.engine.clock.within(patience, &mut verb).await;
         self.done = true;
         let Some((place, answer)) = outcome else {
-            return go_on_without(&self.engine, &self.key, ttl, verb);
+            return go_on_without(&self.engine, &self.key, claim.ttl, verb);
         };
-        let keeper = Keeper::new(place, ttl, patient).spoke(asked_at);
+        let keeper = Keeper::new(place, claim).spoke(asked_at);
         match answer {
             Ok(Turn::Held(grant)) => give_to_next(&self.engine, &self.key, keeper, asked_at, &grant),
             Ok(Turn::Wait { .. }) | Err(_) => step_down(&self.engine, &self.key, Some(keeper)),
@@ -77,21 +71,17 @@ fn give_to_next(engine: &Arc<Engine>, key: &Key, keeper: Keeper, asked_at: Momen
             return step_down(engine, key, Some(keeper));
         }
     };
-    let waker = match engine.queue.seat_next(&tenure, engine.clock.now()) {
-        Release::HandedOn(waker, held) => {
-            rounds::include(engine, &held);
-            waker
+    match engine.queue.seat_next(&tenure) {
+        Release::HandedOn(calls) => {
+            rounds::include(engine, &tenure, Moment::NEVER);
+            engine.tell(calls);
         }
-        Release::Over(waker) => {
+        Release::Over(calls) => {
             leave_in_background(engine, &tenure);
-            waker
+            engine.tell(calls);
         }
-        Release::StillHeld | Release::Stale => {
-            debug_assert!(false, "a line that we represent is held by another");
-            None
+        Release::StillHeld | Release::Ended | Release::Stale => {
+            debug_assert!(false, "a tenure that was just granted has had no guard");
         }
-    };
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }

@@ -1,12 +1,12 @@
 //! From grant to hold: the one way by which a lock becomes ours, for every store and every caller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
+use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::engine::leave::leave_in_background;
-use crate::engine::queue::{Ask, Hold};
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::engine::tenure::{Tenure, deadline};
@@ -39,25 +39,19 @@ pub(crate) fn tenure_of(
     if valid_until <= now {
         return Err(Useless::Late(keeper));
     }
-    let (key, ttl, place) = (key.clone(), keeper.ttl, keeper.place);
-    Ok(Arc::new(Tenure::new(key, ttl, place, grant, asked_at, valid_until)))
-}
-
-/// A tenure in a store that nobody else can reach. It is not asked.
-pub(crate) fn private_tenure(engine: &Engine, key: &Key, ask: &Ask) -> Arc<Tenure> {
-    let counter = engine.private_counter.fetch_add(1, Ordering::Relaxed) + 1;
-    Arc::new(Tenure::private(key.clone(), ask.ttl, counter))
+    let Keeper { place, claim, .. } = keeper;
+    Ok(Arc::new(Tenure::new(key.clone(), claim.ttl, claim.load, place, grant, asked_at, valid_until)))
 }
 
 /// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.
 pub(crate) fn seat(engine: &Arc<Engine>, ask: &Ask, tenure: Arc<Tenure>, now: Moment) -> Result<Hold> {
-    let fence = tenure.fence();
-    let held = Hold::new(tenure, fence, now, ask.max_hold);
-    if let Err(held) = engine.queue.seat(held.clone(), ask.owner.clone()) {
+    let held = Hold::new(tenure, now, ask.max_hold, ask.owner.clone());
+    let Some(calls) = engine.queue.seat(&held) else {
         leave_in_background(engine, &held.tenure);
         return Err(Error::Closed);
-    }
-    rounds::include(engine, &held);
+    };
+    rounds::include(engine, &held.tenure, held.until);
+    engine.tell(calls);
     Ok(held)
 }
 

@@ -3,22 +3,31 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::spi::backend::DynPlace;
+use crate::spi::claim::Load;
+
+/// What a claim looks like to those who could go on with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) ttl: Duration,
+    pub(crate) load: Load,
+    /// Whether it may stand in line; a try's may not.
+    pub(crate) patient: bool,
+}
 
 /// A place in the store's line, not yet granted.
 pub(crate) struct Keeper {
     pub(crate) place: Box<dyn DynPlace>,
-    pub(crate) ttl: Duration,
-    /// Whether its claim may stand in line; a try's may not.
-    pub(crate) patient: bool,
+    pub(crate) claim: Shape,
     /// When the store last may have heard from it; `None` if never.
     pub(crate) spoke_at: Option<Moment>,
 }
 
 impl Keeper {
     /// A place of which the store has not heard.
-    pub(crate) fn new(place: Box<dyn DynPlace>, ttl: Duration, patient: bool) -> Self {
-        Keeper { place, ttl, patient, spoke_at: None }
+    pub(crate) fn new(place: Box<dyn DynPlace>, claim: Shape) -> Self {
+        Keeper { place, claim, spoke_at: None }
     }
 
     /// The same after the store may have heard from it at `asked_at`.
@@ -28,7 +37,7 @@ impl Keeper {
     }
 
     /// Whether a caller who waits this way can go on from here.
-    pub(crate) fn fits(&self, ttl: Duration) -> bool {
-        self.patient && self.ttl == ttl
+    pub(crate) fn fits(&self, ask: &Ask) -> bool {
+        self.claim.patient && self.claim.ttl == ask.ttl && self.claim.load == ask.load
     }
 }

@@ -14,12 +14,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::queue::Release;
+use crate::engine::line::{Calls, Release};
 use crate::engine::shared::Engine;
 use crate::engine::tenure::{End, Tenure};
 use crate::error::{Error, LostReason, Result};
-use crate::fence::Fence;
 use crate::key::Key;
 use crate::observe::Event;
 use crate::spi::backend::{self, DynPlace, Fault, Lease};
@@ -28,30 +28,29 @@ use crate::spi::backend::{self, DynPlace, Fault, Lease};
 const GIVING_BACK: &str = "giving the lock back";
 
 /// A guard is given back without waiting for the store.
-pub(crate) fn release(engine: &Arc<Engine>, tenure: &Arc<Tenure>, fence: Fence) {
-    if give_back(engine, tenure, fence) {
-        leave_in_background(engine, tenure);
+pub(crate) fn release(engine: &Arc<Engine>, held: &Hold) {
+    if give_back(engine, held) {
+        leave_in_background(engine, &held.tenure);
     }
 }
 
 /// Give a guard back to the queue. `true` if the tenure is over and the store must be told.
-pub(crate) fn give_back(engine: &Engine, tenure: &Arc<Tenure>, fence: Fence) -> bool {
-    let (waker, handed_on) = match engine.queue.release(tenure, &engine.clock) {
+pub(crate) fn give_back(engine: &Engine, held: &Hold) -> bool {
+    let tenure = &held.tenure;
+    let handed_on = match engine.queue.release(held) {
         Release::StillHeld | Release::Stale => return false,
-        Release::Over(waker) => (waker, false),
-        Release::HandedOn(waker, held) => {
-            engine.schedule.ask_early(tenure, held.since, engine.settings.hand_on_span_max);
-            engine.schedule.no_later_than(held.until);
-            (waker, true)
+        Release::Ended => false,
+        Release::Over(calls) => {
+            engine.tell(calls);
+            false
+        }
+        Release::HandedOn(calls) => {
+            engine.tell(calls);
+            tenure.guard_over();
+            true
         }
     };
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-    if handed_on {
-        tenure.guard_over();
-    }
-    engine.observe(&Event::Released { key: &tenure.key, fence, handed_on });
+    engine.observe(&Event::Released { key: &tenure.key, fence: held.fence, handed_on });
     !handed_on
 }
 
@@ -61,17 +60,15 @@ pub(crate) fn lose(engine: &Arc<Engine>, tenure: &Arc<Tenure>, reason: LostReaso
         return;
     }
     engine.observe(&Event::Lost { key: &tenure.key, fence: tenure.fence(), reason });
-    if let Some(waker) = engine.queue.detach(tenure) {
-        waker.wake();
-    }
+    engine.tell(engine.queue.detach(tenure));
     leave_in_background(engine, tenure);
 }
 
 /// Refuse new requests, call off the waiting, take back what is held, and leave the store.
 pub(crate) fn close(engine: &Arc<Engine>) {
     engine.closed.store(true, Ordering::Release);
-    let (wakers, tenures) = engine.queue.close();
-    wakers.into_iter().for_each(std::task::Waker::wake);
+    let (called, tenures) = engine.queue.close();
+    called.into_iter().for_each(Calls::wake);
     engine.closing.notify_waiters();
     for tenure in tenures {
         lose(engine, &tenure, LostReason::Closed);
@@ -80,16 +77,14 @@ pub(crate) fn close(engine: &Arc<Engine>) {
 
 /// The next local caller goes on from this place; if there is none, the place is given up.
 pub(crate) fn step_down(engine: &Arc<Engine>, key: &Key, keeper: Option<Keeper>) {
-    let (unwanted, waker) = engine.queue.step_down(key, keeper);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-    let Some(Keeper { place, ttl, spoke_at: Some(spoke_at), .. }) = unwanted else {
+    let (unwanted, calls) = engine.queue.step_down(key, keeper);
+    engine.tell(calls);
+    let Some(Keeper { place, claim, spoke_at: Some(spoke_at) }) = unwanted else {
         return;
     };
     let (engine, key) = (engine.clone(), key.clone());
     engine.clone().background.spawn(async move {
-        let _ = leave_until_confirmed(&engine, &key, place, spoke_at.after(ttl)).await;
+        let _ = leave_until_confirmed(&engine, &key, place, spoke_at.after(claim.ttl)).await;
     });
 }
 
@@ -115,7 +110,11 @@ enum Ended {
 }
 
 /// End a tenure, and leave a store that is inside this process at once.
-fn end(engine: &Engine, tenure: &Tenure) -> Ended {
+fn end(engine: &Engine, tenure: &Arc<Tenure>) -> Ended {
+    // Whoever awaits the loss has a share in the tenure: if ours is the only one, there is nobody to tell.
+    if tenure.is_private && Arc::strong_count(tenure) == 1 {
+        return Ended::Nothing;
+    }
     match tenure.end() {
         End::Nothing => Ended::Nothing,
         End::Out => Ended::Out,

@@ -1,167 +1,37 @@
-//! The local queue: callers of this process stand in one line per key, and one of them represents it.
+//! The local queue: callers of this process stand in one line per key.
 //!
-//! A line exists only while its key is held, contended or waited for, so idle keys cost nothing.
-//!
-//! ```text
-//!              arrive                grant                    release
-//!   no line ───────────▶ contending ───────▶ held ──┬─ next may have it ──▶ held (next fence)
-//!                            ▲                      ├─ next must ask ─────▶ contending
-//!                            └── next represents ◀──┴─ nobody ────────────▶ no line
-//! ```
+//! A line exists only while its key is held, contended or waited for, so idle keys cost nothing. What a line decides is in
+//! `line.rs`; here are the table of lines and its locks.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use hashbrown::HashTable;
 
-use crate::clock::{Clock, Moment, Span};
+use crate::clock::{Clock, Moment};
+use crate::engine::ask::Ask;
+use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
+use crate::engine::line::{Arrival, Bounds, Calls, Line, Release, Rules};
 use crate::engine::tenure::Tenure;
-use crate::fence::Fence;
+use crate::engine::waiter::{Call, Waiter};
 use crate::key::Key;
-use crate::owner::Owner;
 
 const SHARDS: usize = 64;
 
-/// What a caller asks of the queue.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) owner: Option<Owner>,
-    pub(crate) ttl: Duration,
-    pub(crate) max_hold: Span,
-    /// `false` for a try.
-    pub(crate) patient: bool,
-}
-
-/// The bounds of the queue, from the locker's settings.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_field_names, reason = "a bound is named after what it bounds")]
-pub(crate) struct Bounds {
-    pub(crate) waiters_max: usize,
-    pub(crate) depth_max: u32,
-    pub(crate) hand_on_count_max: u64,
-    pub(crate) hand_on_span_max: Duration,
-}
-
-/// The answer to an arrival.
-pub(crate) enum Arrival {
-    /// The owner holds it already; one level deeper now.
-    Reentered(Hold),
-    /// The owner holds it already, as deep as is allowed.
-    TooDeep,
-    /// Nobody is here: go to the store for this process.
-    Represent,
-    /// Stand in line.
-    Wait(Arc<Waiter>),
-    /// A try, and somebody is here.
-    Busy,
-    /// Too many wait.
-    Full,
-    /// The queue was closed.
-    Closed,
-}
-
-/// What a guard is made of.
-#[derive(Clone, Debug)]
-pub(crate) struct Hold {
-    pub(crate) tenure: Arc<Tenure>,
-    pub(crate) fence: Fence,
-    pub(crate) since: Moment,
-    pub(crate) until: Moment,
-}
-
-/// What happened to a guard that was given back.
-pub(crate) enum Release {
-    /// An outer guard of the same owner still holds.
-    StillHeld,
-    /// The next caller of this process has it, until then at the longest.
-    HandedOn(Option<Waker>, Hold),
-    /// The tenure is over: leave the store. Wake whoever represents us next.
-    Over(Option<Waker>),
-    /// It was lost before.
-    Stale,
-}
-
-/// What a waiter is called for.
-pub(crate) enum Call {
-    /// The lock is yours.
-    Held(Hold),
-    /// You represent this process now, perhaps from a place in line that another began.
-    Represent(Option<Keeper>),
-    /// The queue was closed.
-    Closed,
-}
-
-/// One caller in a line.
-pub(crate) struct Waiter {
-    ask: Ask,
-    ticket: u64,
-    slot: Mutex<Slot>,
-}
-
-enum Slot {
-    Waiting(Option<Waker>),
-    Called(Call),
-    Gone,
-}
-
-struct Line {
-    state: State,
-    waiters: VecDeque<Arc<Waiter>>,
-    tickets: u64,
-}
-
-enum State {
-    Contending(Key),
-    Held(Holding),
-}
-
-impl Line {
-    fn key(&self) -> &Key {
-        match &self.state {
-            State::Contending(key) => key,
-            State::Held(holding) => &holding.held.tenure.key,
-        }
-    }
-
-    /// Send the next caller to the store.
-    fn let_next_contend(&mut self) -> Option<Waker> {
-        let next = self.waiters.pop_front()?;
-        self.state = State::Contending(self.key().clone());
-        next.call(Call::Represent(None))
-    }
-
-    /// Let a caller hold.
-    fn give_to(&mut self, next: &Waiter, held: Hold) -> Release {
-        self.state = State::Held(Holding { held: held.clone(), owner: next.ask.owner.clone(), depth: 1 });
-        Release::HandedOn(next.call(Call::Held(held.clone())), held)
-    }
-}
-
-/// Whether a line goes on.
-#[derive(PartialEq, Eq)]
-enum Fate {
-    Stays,
-    Ends,
-}
-
-struct Holding {
-    held: Hold,
-    owner: Option<Owner>,
-    depth: u32,
-}
-
 pub(crate) struct Queue {
     bounds: Bounds,
+    /// Nobody but this locker can reach the store, so the line is the whole lock and the store is not asked.
+    is_whole_lock: bool,
+    clock: Clock,
     shards: Box<[Mutex<Shard>]>,
 }
 
 #[derive(Default)]
 struct Shard {
     lines: HashTable<Line>,
+    /// The last counter given without asking a store. A key is always in the same shard, so its fences grow.
+    counter: u64,
     closed: bool,
 }
 
@@ -172,8 +42,13 @@ impl fmt::Debug for Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(bounds: Bounds) -> Self {
-        Queue { bounds, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    pub(crate) fn new(bounds: Bounds, is_whole_lock: bool, clock: Clock) -> Self {
+        Queue { bounds, is_whole_lock, clock, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Whether the local line is the whole lock.
+    pub(crate) fn is_whole_lock(&self) -> bool {
+        self.is_whole_lock
     }
 
     /// How many keys have a line.
@@ -181,14 +56,8 @@ impl Queue {
         self.shards.iter().map(|it| lock(it).lines.len()).sum()
     }
 
-    /// The cap on callers in one line.
-    pub(crate) fn waiters_max(&self) -> usize {
-        self.bounds.waiters_max
-    }
-
-    /// The cap on reentry.
-    pub(crate) fn depth_max(&self) -> u32 {
-        self.bounds.depth_max
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
@@ -196,243 +65,106 @@ impl Queue {
         lock(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
-    /// A caller arrives. If nobody is here it must represent the process, and the line is its own from now on.
-    /// The clock is read only where it decides something: it costs a third of an in-process lock.
-    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, clock: &Clock) -> Arrival {
+    fn rules<'a>(&'a self, counter: &'a mut u64) -> Rules<'a> {
+        Rules { bounds: &self.bounds, is_whole_lock: self.is_whole_lock, clock: &self.clock, counter }
+    }
+
+    /// A caller arrives, at `now` as far as that matters to it.
+    pub(crate) fn arrive(&self, key: &Key, ask: &Ask, now: Moment) -> Arrival {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
-        if shard.closed {
+        let Shard { lines, counter, closed } = &mut *shard;
+        if *closed {
             return Arrival::Closed;
         }
-        if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key) {
-            return self.join(line, ask, clock);
+        let mut rules = self.rules(counter);
+        if let Some(line) = lines.find_mut(hash, |it| it.key() == key) {
+            return line.arrive(ask, &mut rules);
         }
-        let line = Line { state: State::Contending(key.clone()), waiters: VecDeque::new(), tickets: 0 };
-        shard.lines.insert_unique(hash, line, |it| it.key().hash64());
-        Arrival::Represent
+        let (line, arrival) = Line::begin(key, ask, now, &mut rules);
+        lines.insert_unique(hash, line, |it| it.key().hash64());
+        arrival
     }
 
-    fn join(&self, line: &mut Line, ask: &Ask, clock: &Clock) -> Arrival {
-        if let State::Held(holding) = &mut line.state
-            && ask.owner.is_some()
-            && holding.owner == ask.owner
-            && holding.held.is_valid_by(clock)
-        {
-            if self.bounds.depth_max <= holding.depth {
-                return Arrival::TooDeep;
-            }
-            holding.depth += 1;
-            return Arrival::Reentered(holding.held.clone());
-        }
-        if !ask.patient {
-            return Arrival::Busy;
-        }
-        if self.bounds.waiters_max <= line.waiters.len() {
-            return Arrival::Full;
-        }
-        line.tickets += 1;
-        let slot = Mutex::new(Slot::Waiting(None));
-        let waiter = Arc::new(Waiter { ask: ask.clone(), ticket: line.tickets, slot });
-        line.waiters.push_back(waiter.clone());
-        Arrival::Wait(waiter)
-    }
-
-    /// The representative holds now. `Err` gives the tenure back if the queue was closed meanwhile.
-    pub(crate) fn seat(&self, held: Hold, owner: Option<Owner>) -> Result<(), Hold> {
-        let hash = held.tenure.key.hash64();
-        let mut shard = self.shard(hash);
-        match shard.lines.find_mut(hash, |it| *it.key() == held.tenure.key) {
-            Some(line) => {
-                debug_assert!(matches!(line.state, State::Contending(_)), "only a representative is seated");
-                line.state = State::Held(Holding { held, owner, depth: 1 });
-                Ok(())
-            }
-            None => Err(held),
-        }
+    /// The representative holds now. `None` if the queue was closed meanwhile.
+    pub(crate) fn seat(&self, hold: &Hold) -> Option<Calls> {
+        self.on_line(&hold.tenure.key, |line, rules| line.seat(hold, rules))
     }
 
     /// A background representative holds for whoever is next.
-    pub(crate) fn seat_next(&self, tenure: &Arc<Tenure>, now: Moment) -> Release {
-        self.on_line(&tenure.key, Release::Over(None), |line| {
-            let Some(next) = line.waiters.pop_front() else { return (Release::Over(None), Fate::Ends) };
-            if next.ask.ttl != tenure.ttl {
-                return (Release::Over(next.call(Call::Represent(None))), Fate::Stays);
-            }
-            let held = Hold::new(tenure.clone(), tenure.fence(), now, next.ask.max_hold);
-            (line.give_to(&next, held), Fate::Stays)
-        })
+    pub(crate) fn seat_next(&self, tenure: &Arc<Tenure>) -> Release {
+        let seated = self.on_line(&tenure.key, |line, rules| line.seat_next(tenure, rules));
+        seated.unwrap_or_else(|| Release::Over(Calls::none()))
     }
 
-    /// The representative gives up, perhaps from a place in the store's line. The next caller takes its
-    /// part, or the line ends. What comes back is a keeper that nobody wants, and somebody to wake.
-    pub(crate) fn step_down(&self, key: &Key, keeper: Option<Keeper>) -> (Option<Keeper>, Option<Waker>) {
-        let mut keeper = keeper;
-        let waker = self.on_line(key, None, |line| {
-            let Some(next) = line.waiters.pop_front() else { return (None, Fate::Ends) };
-            let fitting = keeper.take_if(|it| it.fits(next.ask.ttl));
-            (next.call(Call::Represent(fitting)), Fate::Stays)
-        });
-        (keeper, waker)
+    /// The representative gives up, perhaps from a place in the store's line. What comes back is a keeper that nobody
+    /// wants, and whom to wake.
+    pub(crate) fn step_down(&self, key: &Key, mut keeper: Option<Keeper>) -> (Option<Keeper>, Calls) {
+        let calls = self.on_line(key, |line, rules| line.step_down(&mut keeper, rules));
+        (keeper, calls.unwrap_or_else(Calls::none))
     }
 
-    /// A guard is given back. The clock is read only if somebody waits.
-    pub(crate) fn release(&self, tenure: &Arc<Tenure>, clock: &Clock) -> Release {
-        self.on_line(&tenure.key, Release::Stale, |line| {
-            let State::Held(holding) = &mut line.state else { return (Release::Stale, Fate::Stays) };
-            if !Arc::ptr_eq(&holding.held.tenure, tenure) {
-                return (Release::Stale, Fate::Stays);
-            }
-            holding.depth -= 1;
-            if 0 < holding.depth {
-                return (Release::StillHeld, Fate::Stays);
-            }
-            if line.waiters.is_empty() {
-                return (Release::Over(None), Fate::Ends);
-            }
-            match self.hand_on(line, tenure, clock.now()) {
-                Some(handed_on) => (handed_on, Fate::Stays),
-                None => (Release::Over(line.let_next_contend()), Fate::Stays),
-            }
-        })
-    }
-
-    /// Give the tenure to the next caller, within the bounds that keep other processes served.
-    fn hand_on(&self, line: &mut Line, tenure: &Arc<Tenure>, now: Moment) -> Option<Release> {
-        let next = line.waiters.front().filter(|it| it.ask.ttl == tenure.ttl)?;
-        let still_good = tenure.is_valid(now) && now.after(tenure.ttl / 4) < tenure.valid_until();
-        let turn_of_others = tenure.wanted_since().is_some_and(|since| {
-            self.bounds.hand_on_count_max <= tenure.hand_ons_while_wanted()
-                || self.bounds.hand_on_span_max <= now - since
-        });
-        if !still_good || turn_of_others {
-            return None;
-        }
-        let fence = tenure.next_fence()?;
-        let held = Hold::new(tenure.clone(), fence, now, next.ask.max_hold);
-        let next = line.waiters.pop_front()?;
-        Some(line.give_to(&next, held))
+    /// A guard is given back.
+    pub(crate) fn release(&self, hold: &Hold) -> Release {
+        let released = self.on_line(&hold.tenure.key, |line, rules| line.release(hold, rules));
+        released.unwrap_or(Release::Stale)
     }
 
     /// A tenure is lost: whoever is next goes to the store anew.
-    pub(crate) fn detach(&self, tenure: &Arc<Tenure>) -> Option<Waker> {
-        self.on_line(&tenure.key, None, |line| match &line.state {
-            State::Held(holding) if Arc::ptr_eq(&holding.held.tenure, tenure) => {
-                let fate = if line.waiters.is_empty() { Fate::Ends } else { Fate::Stays };
-                (line.let_next_contend(), fate)
-            }
-            State::Held(_) | State::Contending(_) => (None, Fate::Stays),
-        })
+    pub(crate) fn detach(&self, tenure: &Arc<Tenure>) -> Calls {
+        let calls = self.on_line(&tenure.key, |line, rules| line.detach(tenure, rules));
+        calls.unwrap_or_else(Calls::none)
     }
 
-    /// A caller goes away. What comes back is what it was called for, if it was called already.
-    pub(crate) fn withdraw(&self, key: &Key, waiter: &Arc<Waiter>) -> Option<Call> {
-        let hash = key.hash64();
-        let mut shard = self.shard(hash);
-        if let Some(line) = shard.lines.find_mut(hash, |it| it.key() == key)
-            && let Ok(at) = line.waiters.binary_search_by_key(&waiter.ticket, |it| it.ticket)
-            && Arc::ptr_eq(&line.waiters[at], waiter)
-        {
-            line.waiters.remove(at);
-        }
-        drop(shard);
-        match std::mem::replace(&mut *lock(&waiter.slot), Slot::Gone) {
-            Slot::Called(call) => Some(call),
-            Slot::Waiting(_) | Slot::Gone => None,
-        }
+    /// A caller goes away. What comes back is what it was called for, if it was called already, and whom to wake.
+    pub(crate) fn withdraw(&self, key: &Key, waiter: &Arc<Waiter>) -> (Option<Call>, Calls) {
+        let calls = self.on_line(key, |line, rules| line.withdraw(waiter, rules));
+        (waiter.go(), calls.unwrap_or_else(Calls::none))
     }
 
     /// How many callers stand before this one, the holder included.
     pub(crate) fn ahead_of(&self, key: &Key, waiter: &Waiter) -> Option<u64> {
         let hash = key.hash64();
-        let shard = self.shard(hash);
-        let line = shard.lines.find(hash, |it| it.key() == key)?;
-        let at = line.waiters.binary_search_by_key(&waiter.ticket, |it| it.ticket).ok()?;
-        u64::try_from(at + 1).ok()
+        self.shard(hash).lines.find(hash, |it| it.key() == key)?.ahead_of(waiter)
     }
 
-    /// Visit every tenure that is held.
-    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Hold)) {
+    /// Visit every tenure that is held, with its end if it has one.
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Arc<Tenure>, Moment)) {
         for shard in &self.shards {
-            for line in &lock(shard).lines {
-                if let State::Held(holding) = &line.state {
-                    visit(&holding.held);
-                }
-            }
+            lock(shard).lines.iter().flat_map(Line::held).for_each(|(tenure, until)| visit(tenure, until));
         }
     }
 
     /// Refuse everybody from now on. What comes back is whom to wake and what is held.
-    pub(crate) fn close(&self) -> (Vec<Waker>, Vec<Arc<Tenure>>) {
-        let (mut wakers, mut tenures) = (Vec::new(), Vec::new());
+    pub(crate) fn close(&self) -> (Vec<Calls>, Vec<Arc<Tenure>>) {
+        let (mut all_calls, mut all_tenures) = (Vec::new(), Vec::new());
         for shard in &self.shards {
             let mut shard = lock(shard);
             shard.closed = true;
             for line in shard.lines.drain() {
-                wakers.extend(line.waiters.iter().filter_map(|it| it.call(Call::Closed)));
-                if let State::Held(holding) = line.state {
-                    tenures.push(holding.held.tenure);
-                }
+                let (calls, tenures) = line.close();
+                all_calls.push(calls);
+                all_tenures.extend(tenures);
             }
         }
-        (wakers, tenures)
+        (all_calls, all_tenures)
     }
 
-    /// Run `f` on a line and end the line if `f` says so. `absent` is the answer if there is no such line.
-    fn on_line<T>(&self, key: &Key, absent: T, f: impl FnOnce(&mut Line) -> (T, Fate)) -> T {
+    /// Run `f` on a line, and end the line if nothing is left of it. `None` if there is no such line.
+    fn on_line<T>(&self, key: &Key, f: impl FnOnce(&mut Line, &mut Rules<'_>) -> T) -> Option<T> {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
-        let Ok(mut entry) = shard.lines.find_entry(hash, |it| it.key() == key) else { return absent };
-        let (out, fate) = f(entry.get_mut());
-        if fate == Fate::Ends {
+        let Shard { lines, counter, .. } = &mut *shard;
+        let mut entry = lines.find_entry(hash, |it| it.key() == key).ok()?;
+        let out = f(entry.get_mut(), &mut self.rules(counter));
+        if entry.get().is_over() {
             drop(entry.remove());
-            let (len, capacity) = (shard.lines.len(), shard.lines.capacity());
+            let (len, capacity) = (lines.len(), lines.capacity());
             if 64 < capacity && len < capacity / 8 {
-                shard.lines.shrink_to(len * 2, |it| it.key().hash64());
+                lines.shrink_to(len * 2, |it| it.key().hash64());
             }
         }
-        out
-    }
-}
-
-impl Hold {
-    pub(crate) fn new(tenure: Arc<Tenure>, fence: Fence, now: Moment, max_hold: Span) -> Self {
-        Hold { tenure, fence, since: now, until: now.after(max_hold.into()) }
-    }
-
-    pub(crate) fn valid_until(&self) -> Moment {
-        self.tenure.valid_until().min(self.until)
-    }
-
-    pub(crate) fn is_valid(&self, now: Moment) -> bool {
-        self.tenure.is_valid(now) && now < self.until
-    }
-
-    /// The same for now, without reading the clock for a hold that never ends by itself.
-    pub(crate) fn is_valid_by(&self, clock: &Clock) -> bool {
-        let endless = self.until == Moment::NEVER && self.tenure.valid_until() == Moment::NEVER;
-        self.is_valid(if endless { Moment::from_nanos(0) } else { clock.now() })
-    }
-}
-
-impl Waiter {
-    #[must_use = "the waker must be woken outside the queue's lock"]
-    fn call(&self, call: Call) -> Option<Waker> {
-        match std::mem::replace(&mut *lock(&self.slot), Slot::Called(call)) {
-            Slot::Waiting(waker) => waker,
-            Slot::Called(_) | Slot::Gone => None,
-        }
-    }
-
-    /// Resolve when called.
-    pub(crate) fn poll_called(&self, cx: &Context<'_>) -> Poll<Call> {
-        let mut slot = lock(&self.slot);
-        match std::mem::replace(&mut *slot, Slot::Gone) {
-            Slot::Called(call) => Poll::Ready(call),
-            Slot::Waiting(_) | Slot::Gone => {
-                *slot = Slot::Waiting(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        }
+        Some(out)
     }
 }
 

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 
 use crate::clock::Moment;
 use crate::engine::leave::{leave_with, lose, spawn_leaving};
-use crate::engine::queue::Hold;
 use crate::engine::shared::Engine;
 use crate::engine::tenure::{Returned, Tenure, deadline};
 use crate::error::LostReason;
@@ -18,8 +17,8 @@ use crate::observe::Event;
 use crate::spi::backend::{self, DynPlace, Renewal};
 
 /// A tenure began: make sure that a round comes before it must be renewed or ends.
-pub(crate) fn include(engine: &Arc<Engine>, held: &Hold) {
-    if engine.schedule.include(held) {
+pub(crate) fn include(engine: &Arc<Engine>, tenure: &Tenure, until: Moment) {
+    if engine.schedule.include(tenure.ttl, tenure.renew_at().min(until)) {
         engine.background.spawn_untracked(Box::pin(walk(Arc::downgrade(engine))));
     }
 }
@@ -43,18 +42,17 @@ async fn walk(weak: Weak<Engine>) {
 /// Renew what is due, tell what is lost, and say when the next round must begin.
 fn visit(engine: &Arc<Engine>, now: Moment) -> Moment {
     let (mut due, mut lost, mut next) = (Vec::new(), Vec::new(), Moment::NEVER);
-    engine.queue.for_each_held(|held| {
-        if let Some(reason) = loss(held, now) {
-            lost.push((held.tenure.clone(), reason));
+    engine.queue.for_each_held(|tenure, until| {
+        if let Some(reason) = loss(tenure, until, now) {
+            lost.push((tenure.clone(), reason));
             return;
         }
-        let tenure = &held.tenure;
         if tenure.renew_at() <= now.after(tenure.ttl / 12) || tenure.ask_at() <= now {
             due.push(tenure.clone());
             tenure.set_renew_at(now.after(tenure.ttl / 3));
             tenure.set_ask_at(Moment::NEVER);
         }
-        next = next.min(tenure.renew_at()).min(tenure.ask_at()).min(held.valid_until());
+        next = next.min(tenure.renew_at()).min(tenure.ask_at()).min(tenure.valid_until()).min(until);
     });
     for (tenure, reason) in lost {
         lose(engine, &tenure, reason);
@@ -65,11 +63,11 @@ fn visit(engine: &Arc<Engine>, now: Moment) -> Moment {
     next
 }
 
-fn loss(held: &Hold, now: Moment) -> Option<LostReason> {
-    if !held.tenure.is_valid(now) {
+fn loss(tenure: &Tenure, until: Moment, now: Moment) -> Option<LostReason> {
+    if !tenure.is_valid(now) {
         return Some(LostReason::Expired);
     }
-    (held.until <= now).then_some(LostReason::MaxHold)
+    (until <= now).then_some(LostReason::MaxHold)
 }
 
 /// Begin a renewal. It is never cancelled; if the deadline passes first, the rounds tell the loss meanwhile.

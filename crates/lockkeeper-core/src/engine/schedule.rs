@@ -7,8 +7,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
-use crate::engine::queue::Hold;
-use crate::engine::tenure::Tenure;
 
 #[derive(Debug)]
 pub(crate) struct Schedule {
@@ -35,10 +33,9 @@ impl Schedule {
         }
     }
 
-    /// A tenure began. `true` if nobody walks the rounds yet: the caller must see to it.
-    pub(crate) fn include(&self, held: &Hold) -> bool {
-        let tenure = &held.tenure;
-        let ttl = u64::try_from(tenure.ttl.as_nanos()).unwrap_or(u64::MAX);
+    /// A tenure began that must be looked at by `due`. `true` if nobody walks the rounds yet: the caller must see to it.
+    pub(crate) fn include(&self, ttl: Duration, due: Moment) -> bool {
+        let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
         if ttl < self.ttl_min.load(Ordering::Relaxed) {
             self.ttl_min.fetch_min(ttl, Ordering::Relaxed);
         }
@@ -46,7 +43,7 @@ impl Schedule {
             self.busy.store(true, Ordering::Relaxed);
         }
         let first = !self.started.load(Ordering::Acquire) && !self.started.swap(true, Ordering::AcqRel);
-        self.no_later_than(tenure.renew_at().min(held.until));
+        self.no_later_than(due);
         first
     }
 
@@ -60,15 +57,6 @@ impl Schedule {
     /// The locker is going: let the walk notice.
     pub(crate) fn stop(&self) {
         self.earlier.notify_one();
-    }
-
-    /// A tenure was handed on: ask soon whether somebody outside has begun to wait.
-    pub(crate) fn ask_early(&self, tenure: &Tenure, now: Moment, span: Duration) {
-        if tenure.ask_at() == Moment::NEVER && tenure.wanted_since().is_none() {
-            let at = now.after(span);
-            tenure.set_ask_at(at);
-            self.no_later_than(at);
-        }
     }
 
     /// A round begins: everybody who comes from now on wakes the walk again, so that nobody is missed. `true` if

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::engine::background::Background;
+use crate::engine::line::Calls;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
 use crate::error::{Error, Result};
@@ -39,11 +40,6 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue,
     pub(crate) schedule: Schedule,
     pub(crate) background: Background,
-    /// Nobody but this locker can reach the store: the local line is the whole lock.
-    pub(crate) is_private: bool,
-    /// The last counter given without asking the store. Relaxed: each number is given once, and the queue's lock orders
-    /// the grants of one key.
-    pub(crate) private_counter: AtomicU64,
     pub(crate) label: Arc<Label>,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
     /// The process that made the locker.
@@ -62,6 +58,12 @@ impl Engine {
         for observer in &self.observers {
             let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(event)));
         }
+    }
+
+    /// Wake those whom the queue called, and see to it that the rounds look at what they were given.
+    pub(crate) fn tell(&self, calls: Calls) {
+        self.schedule.no_later_than(calls.due);
+        calls.wake();
     }
 
     /// The store answered somebody at this moment.

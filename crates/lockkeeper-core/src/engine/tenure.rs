@@ -21,14 +21,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::error::LostReason;
 use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
 use crate::spi::backend::{self, DynPlace, Grant};
+use crate::spi::claim::Load;
 
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
+    pub(crate) load: Load,
+    /// No store knows of it.
+    pub(crate) is_private: bool,
     counter: u64,
     /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
     /// read it without that lock: see `listened`.
@@ -62,7 +67,6 @@ pub(crate) struct Tenure {
 #[derive(Default)]
 struct Rest {
     place: Option<Box<dyn DynPlace>>,
-    private: bool,
     ended: bool,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
@@ -104,6 +108,7 @@ impl Tenure {
     pub(crate) fn new(
         key: Key,
         ttl: Duration,
+        load: Load,
         place: Box<dyn DynPlace>,
         grant: &Grant,
         asked_at: Moment,
@@ -113,6 +118,8 @@ impl Tenure {
         Tenure {
             key,
             ttl,
+            load,
+            is_private: false,
             counter: grant.counter,
             hand_ons: AtomicU64::new(0),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
@@ -128,11 +135,13 @@ impl Tenure {
     }
 
     /// A tenure in a store that nobody else can reach: it has no place there and never expires.
-    pub(crate) fn private(key: Key, ttl: Duration, counter: u64) -> Self {
+    pub(crate) fn private(key: Key, ttl: Duration, load: Load, counter: u64) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         Tenure {
             key,
             ttl,
+            load,
+            is_private: true,
             counter,
             hand_ons: AtomicU64::new(0),
             valid_until: never(),
@@ -143,8 +152,13 @@ impl Tenure {
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
             listened: AtomicBool::new(false),
-            rest: Mutex::new(Rest { private: true, ..Rest::default() }),
+            rest: Mutex::default(),
         }
+    }
+
+    /// Whether a caller who asks for this can have it as it is.
+    pub(crate) fn fits(&self, ask: &Ask) -> bool {
+        self.ttl == ask.ttl && self.load == ask.load
     }
 
     /// The fence of the present guard.
@@ -156,14 +170,14 @@ impl Tenure {
         self.hand_ons.load(Ordering::Relaxed)
     }
 
-    /// The next guard's fence, or `None` when this tenure's numbers are used up.
-    pub(crate) fn next_fence(&self) -> Option<Fence> {
+    /// The next guard begins, with the next fence. `false` when this tenure's numbers are used up.
+    pub(crate) fn begin_next_guard(&self) -> bool {
         let next = self.hand_ons() + 1;
         if HAND_ON_MAX < next {
-            return None;
+            return false;
         }
         self.hand_ons.store(next, Ordering::SeqCst);
-        Some(Fence::new(self.counter, next))
+        true
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -188,6 +202,17 @@ impl Tenure {
 
     pub(crate) fn ask_at(&self) -> Moment {
         Moment::from_nanos(self.ask_at.load(Ordering::Relaxed))
+    }
+
+    /// It goes on to serve callers of this process: ask within `span` whether somebody outside has begun to wait. When
+    /// that is, or [`Moment::NEVER`] if it was planned before or is known.
+    pub(crate) fn ask_within(&self, now: Moment, span: Duration) -> Moment {
+        if self.is_private || self.ask_at() != Moment::NEVER || self.wanted_since().is_some() {
+            return Moment::NEVER;
+        }
+        let at = now.after(span);
+        self.set_ask_at(at);
+        at
     }
 
     pub(crate) fn set_ask_at(&self, at: Moment) {
@@ -318,7 +343,7 @@ impl Tenure {
         let listeners = rest.listeners.take();
         let end = match rest.place.take() {
             Some(place) => End::Leave(place),
-            None if rest.private => End::Nothing,
+            None if self.is_private => End::Nothing,
             None => End::Out,
         };
         drop(rest);

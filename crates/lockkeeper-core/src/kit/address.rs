@@ -16,19 +16,19 @@ pub type Wrong = String;
 ///
 /// ```
 /// # fn main() -> Result<(), lockkeeper_core::address::Wrong> {
-/// use lockkeeper_core::address::{Address, Host, decoded, hosts, unknown_setting};
+/// use lockkeeper_core::address::{Address, Host, decoded, hosts};
 ///
 /// let it = Address::read("redis://me:s%65same@one,two:6380/my%20db?timeout=1s")?;
 /// assert_eq!((it.scheme, it.user.as_deref()), ("redis", Some("me")));
 /// assert_eq!(hosts(it.hosts, 6379)?[1], Host { name: "two".into(), port: 6380 });
 /// assert_eq!(decoded(it.path)?, "my db");
-/// assert_eq!(it.settings()?, [("timeout", "1s".to_owned())]);
+/// assert_eq!(it.query, "timeout=1s"); // for `kit::settings`
 /// assert!(!format!("{it:?}").contains("sesame"));
-/// assert!(unknown_setting("timeuot", &["prefix", "timeout"]).contains("did you mean `timeout`?"));
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Address<'u> {
     /// What stands before `://`.
     pub scheme: &'u str,
@@ -40,7 +40,21 @@ pub struct Address<'u> {
     pub hosts: &'u str,
     /// What stands after the first slash, as it was written, for [`decoded`].
     pub path: &'u str,
-    query: &'u str,
+    /// What stands after `?`, as it was written, for [`Form::settings`](crate::kit::settings::Form::settings).
+    pub query: &'u str,
+}
+
+/// Shows nothing of what stands after `?`: a setting may be a password.
+impl fmt::Debug for Address<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address")
+            .field("scheme", &self.scheme)
+            .field("user", &self.user)
+            .field("password", &self.password)
+            .field("hosts", &self.hosts)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'u> Address<'u> {
@@ -57,16 +71,6 @@ impl<'u> Address<'u> {
         let user = Some(decoded(user)?).filter(|it| !it.is_empty());
         let password = password.map(decoded).transpose()?.map(Secret);
         Ok(Address { scheme, user, password, hosts, path, query })
-    }
-
-    /// The settings after `?`, decoded, in their order.
-    ///
-    /// # Errors
-    /// If a value cannot be decoded.
-    pub fn settings(&self) -> Result<Vec<(&'u str, String)>, Wrong> {
-        let pairs = self.query.split('&').filter(|it| !it.is_empty());
-        let pairs = pairs.map(|it| it.split_once('=').unwrap_or((it, "")));
-        pairs.map(|(name, value)| Ok((name, decoded(value)?))).collect()
     }
 }
 
@@ -134,32 +138,6 @@ pub fn decoded(text: &str) -> Result<String, Wrong> {
     String::from_utf8(bytes).map_err(|_| wrong.to_owned())
 }
 
-/// That there is no setting of this name, which one may have been meant, and which there are.
-pub fn unknown_setting(name: &str, known: &[&str]) -> Wrong {
-    let name: String = name.escape_debug().take(40).collect();
-    let near = known.iter().map(|it| (distance(&name, it), *it)).min();
-    let near = near.filter(|it| it.0 <= 2 && it.0 < it.1.len());
-    let hint = near.map_or_else(String::new, |it| format!("did you mean `{}`? ", it.1));
-    format!("the setting `{name}` is unknown; {hint}known are {}", known.join(", "))
-}
-
-/// How many letters must be changed, added, left out or swapped with their neighbour.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
-    for (i, a) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let swap = 0 < i && 0 < j && *a == other[j - 1] && one[i - 1] == *b;
-            let swapped = if swap { rows[i - 1][j - 1] + 1 } else { usize::MAX };
-            let changed = rows[i][j] + usize::from(a != b);
-            row.push(changed.min(rows[i][j + 1] + 1).min(row[j] + 1).min(swapped));
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
-}
-
 /// A text that is never shown.
 ///
 /// ```
@@ -210,8 +188,7 @@ mod tests {
         assert_eq!((address.scheme, address.path), ("x+y", "a/b"));
         assert_eq!(address.user.as_deref(), Some("me"));
         assert_eq!(address.password.as_ref().unwrap().reveal(), "p@s:s");
-        let settings = [("c", "é"), ("d", ""), ("e", "f=g")].map(|it| (it.0, it.1.to_owned()));
-        assert_eq!(address.settings().unwrap(), settings);
+        assert_eq!(address.query, "c=%C3%A9&d&&e=f=g");
         let shown: Vec<String> = hosts(address.hosts, 5).unwrap().iter().map(Host::to_string).collect();
         assert_eq!(shown, ["one:5", "[::1]:7"]);
         assert!(!format!("{address:?}").contains("p@s"));
@@ -229,20 +206,6 @@ mod tests {
             assert!(decoded(bad).is_err(), "{bad}");
         }
         assert!(Address::read("nothing").is_err());
-        assert!(Address::read("x://h?a=%").unwrap().settings().is_err());
         assert!(Secret::from_file("/nonexistent/file").is_err());
-    }
-
-    #[test]
-    fn an_unknown_setting_comes_with_the_one_that_was_meant() {
-        let known = ["timeout", "session", "ca"];
-        for (word, meant) in [("timout", "timeout"), ("tiemout", "timeout"), ("sesion", "session")] {
-            let hint = format!("did you mean `{meant}`?");
-            assert!(unknown_setting(word, &known).contains(&hint), "{word}");
-        }
-        for word in ["colour", "x", ""] {
-            let text = unknown_setting(word, &known);
-            assert!(!text.contains("did you mean") && text.contains("timeout, session, ca"), "{text}");
-        }
     }
 }

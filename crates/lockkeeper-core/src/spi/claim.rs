@@ -106,8 +106,10 @@ impl Claim {
         if self.load.can_fit() {
             return Ok(());
         }
-        let what =
-            format!("{} can never be let in: ask for at least 1, and at most what the room holds", self.load);
+        let Load { weight, capacity } = self.load;
+        let what = format!(
+            "a weight of {weight} is never let in where the capacity is {capacity}: ask for at least 1 and at most that"
+        );
         Err(Fault::permanent(backend, "taking the lock", what))
     }
 }
@@ -135,9 +137,29 @@ impl Load {
     /// One holder at a time.
     pub const MUTEX: Load = Load::new(1, 1);
 
+    /// One of any number of readers: nobody who writes is beside it.
+    pub const READER: Load = Load::new(1, u32::MAX);
+
+    /// One who writes: nobody is beside it, of any kind.
+    pub const WRITER: Load = Load::new(u32::MAX, u32::MAX);
+
     /// A weight of a capacity.
     pub const fn new(weight: u32, capacity: u32) -> Self {
         Load { weight, capacity }
+    }
+
+    /// Whether nobody fits beside it, whatever the other's load.
+    pub const fn is_exclusive(self) -> bool {
+        self.weight == self.capacity
+    }
+
+    /// Whether two such claims fit together.
+    pub const fn fits_beside(self, other: Load) -> bool {
+        let capacity = if self.capacity < other.capacity { self.capacity } else { other.capacity };
+        match self.weight.checked_add(other.weight) {
+            Some(weight) => weight <= capacity,
+            None => false,
+        }
     }
 
     /// Whether such a claim can ever be let in: it weighs something, and no more than the room holds.

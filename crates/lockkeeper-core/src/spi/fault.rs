@@ -39,7 +39,7 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// A lost connection, a time-out, a failover: ask again.
+    /// A lost connection, a timeout, a failover: ask again.
     Transient,
     /// Wrong password, no permission, a broken file: asking again gives the same answer.
     Permanent,

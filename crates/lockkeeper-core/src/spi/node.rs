@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::spi::backend::{Backend, Place, Result};
 
 /// A store that can be one of several.
@@ -31,6 +32,29 @@ pub trait Node: Backend<Place: RaiseCounter> {
     /// What is told must be true of every answer that any place of this backend was given before the call.
     /// A store that knows, because its connection was never broken since, need not ask the server.
     fn standing(&self) -> impl Future<Output = Result<Standing>> + Send;
+}
+
+/// A node that a part of a URL can name: what `redlock://one,two,three` is made of.
+///
+/// ```
+/// use lockkeeper_core::node::UrlNode;
+///
+/// /// The URL of each of these hosts.
+/// fn urls<N: UrlNode>(hosts: &[&str]) -> Vec<String> {
+///     hosts.iter().map(|host| format!("{}://{host}", N::SCHEME)).collect()
+/// }
+/// ```
+pub trait UrlNode: Node + Sized {
+    /// The scheme of the URL of a single node.
+    const SCHEME: &'static str;
+    /// The settings that a URL of several nodes may name, for all of them.
+    const SETTINGS: &'static [&'static str];
+
+    /// The node of a URL. It is not asked anything yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a URL that cannot be used, without its secrets.
+    fn lazy_from(url: &str) -> std::result::Result<Self, Error>;
 }
 
 /// A place whose counter can be lifted.

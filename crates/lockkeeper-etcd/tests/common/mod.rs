@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::KitError;
-use lockkeeper_testkit::quorum::Quorum;
-use lockkeeper_testkit::servers::{Daemon, Etcd as Server, EtcdCluster, EtcdOptions};
+use lockkeeper_servers::process::KitError;
+use lockkeeper_servers::quorum::Quorum;
+use lockkeeper_servers::{Daemon, Etcd as Server, EtcdCluster, EtcdOptions};
 
 /// One server or three.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper_testkit::process::{Launch, Process};
-use lockkeeper_testkit::servers::{Etcd as Server, Port};
+use lockkeeper_servers::process::{Launch, Process};
+use lockkeeper_servers::{Etcd as Server, Port};
 use tempfile::TempDir;
 
 const TOOL_MAX: Duration = Duration::from_secs(30);

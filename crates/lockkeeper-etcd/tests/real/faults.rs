@@ -6,13 +6,13 @@ use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::quorum::{Behind, PATIENCE, Quorum, claim, locker, soon, take, waits};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::quorum::{Behind, PATIENCE, Quorum, claim, locker, soon, take, waits};
 
 use crate::common::Servers;
 
-lockkeeper_testkit::quorum!(Servers);
+lockkeeper_servers::quorum!(Servers);
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);

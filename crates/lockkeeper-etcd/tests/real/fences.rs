@@ -6,8 +6,8 @@ use lockkeeper_core::backend::{Backend, Grant, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Fence, Key, Locker};
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::proxy::Proxy;
-use lockkeeper_testkit::quorum::{Quorum, claim, soon};
+use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::quorum::{Quorum, claim, soon};
 
 use crate::admin_of::{put, restore, save, wipe};
 use crate::common::Servers;

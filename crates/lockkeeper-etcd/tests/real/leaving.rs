@@ -6,9 +6,9 @@ use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::proxy::{Direction, Proxy, Rule};
-use lockkeeper_testkit::quorum::{PATIENCE, Quorum, claim};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::quorum::{PATIENCE, Quorum, claim};
 
 use crate::common::Servers;
 

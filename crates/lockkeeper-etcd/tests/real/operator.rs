@@ -5,10 +5,10 @@ use std::time::Duration;
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Error, Key};
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 
-use lockkeeper_testkit::quorum::{PATIENCE, locker, soon, waits};
+use lockkeeper_servers::quorum::{PATIENCE, locker, soon, waits};
 
 use crate::admin_of::put;
 
@@ -163,8 +163,8 @@ async fn users_need_their_password_and_stay_known_when_their_token_is_forgotten(
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn a_server_with_tls_is_trusted_by_its_authority_alone() {
-    use lockkeeper_testkit::process::Launch;
-    use lockkeeper_testkit::servers::{Port, Tls};
+    use lockkeeper_servers::process::Launch;
+    use lockkeeper_servers::{Port, Tls};
 
     let folder = tempfile::tempdir().unwrap();
     let tls = Tls::generate(folder.path()).unwrap();

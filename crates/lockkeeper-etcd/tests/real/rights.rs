@@ -6,8 +6,8 @@ use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Error};
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::quorum::{claim, locker, soon, take};
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdOptions};
+use lockkeeper_servers::quorum::{claim, locker, soon, take};
+use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 
 use crate::admin_of::enable_users;
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::{Clock, Error, Locker};
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::proxy::Rule;
-use lockkeeper_testkit::quorum::{Behind, PATIENCE, Quorum, claim, locker, silence, soon};
-use lockkeeper_testkit::servers::{Etcd as Server, EtcdCluster};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::proxy::Rule;
+use lockkeeper_servers::quorum::{Behind, PATIENCE, Quorum, claim, locker, silence, soon};
+use lockkeeper_servers::{Etcd as Server, EtcdCluster};
 
 use crate::common::Servers;
 
-lockkeeper_testkit::quorum_minority!(Servers);
+lockkeeper_servers::quorum_minority!(Servers);
 
 #[tokio::test]
 async fn a_forgotten_connection_costs_no_lock() {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_etcd::Etcd;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::quorum::{PATIENCE, Quorum, locker, soon};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::quorum::{PATIENCE, Quorum, locker, soon};
 
 use crate::admin_of::{Alone, restart_alone};
 use crate::common::Servers;
 
 const TTL: Duration = Duration::from_secs(6);
 
-fn nodes(servers: &Servers) -> &[lockkeeper_testkit::servers::Etcd] {
+fn nodes(servers: &Servers) -> &[lockkeeper_servers::Etcd] {
     match servers {
         Servers::Three(it) => it.nodes(),
         Servers::One(_) => panic!("three were asked for"),

@@ -12,8 +12,8 @@ use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Renewal, R
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock, Key, Memory, Moment, Spawn, Task};
-use lockkeeper_redlock::{Options, Redlock};
-use lockkeeper_testkit::pace;
+use lockkeeper_redlock::{Redlock, RedlockOptions};
+use lockkeeper_testkit::virtual_time::in_virtual_time;
 use tokio::sync::watch;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -255,12 +255,17 @@ impl Cluster {
         Cluster { clock, nodes }
     }
 
-    pub(crate) fn options(&self) -> Options {
-        Options::default().clock(self.clock.clone()).spawner(Arc::new(OnRuntime)).restart_guard(TTL)
+    pub(crate) fn options(&self) -> RedlockOptions<Shaky> {
+        self.options_for(self.nodes.clone())
+    }
+
+    pub(crate) fn options_for(&self, nodes: Vec<Shaky>) -> RedlockOptions<Shaky> {
+        let options = RedlockOptions::new(nodes).clock(self.clock.clone());
+        options.spawner(Arc::new(OnRuntime)).restart_guard(TTL)
     }
 
     pub(crate) fn redlock(&self) -> Redlock<Shaky> {
-        Redlock::lazy(self.nodes.clone(), self.options()).unwrap()
+        Redlock::lazy(self.options()).unwrap()
     }
 
     pub(crate) fn set(&self, nodes: impl IntoIterator<Item = usize>, mode: Mode) {
@@ -273,7 +278,7 @@ impl Cluster {
 
     /// Run a test in virtual time; a test that hangs fails.
     pub(crate) fn run<T>(&self, test: impl Future<Output = T>) -> T {
-        pace::in_virtual_time(&self.clock, test).expect("everybody waits for nothing")
+        in_virtual_time(&self.clock, test).expect("everybody waits for nothing")
     }
 
     /// Wait until no node knows of anybody, much sooner than by forgetting.

@@ -2,6 +2,7 @@
 
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::kit::{Listed, gather};
 use lockkeeper_core::{Fence, Key, Label};
 use mysql_async::Row;
 
@@ -9,7 +10,7 @@ use super::fault::Trouble;
 use super::place::NOW;
 use super::text::{bytes, text};
 use super::{Mysql, Store};
-use crate::lines::{Entry, gather, load_of};
+use crate::load::load_of;
 use crate::name::{hash, span};
 
 /// Who holds and who waits, of the locks `l` that are meant.
@@ -54,24 +55,21 @@ impl Inspect for Mysql {
 impl Store {
     async fn lines(&self, doing: &'static str, sql: &str) -> Result<Vec<LockInfo>> {
         let answer = self.links.ask(doing, sql).await?;
-        let entries: Option<Vec<_>> = answer.iter().flatten().map(entry).collect();
+        let rows: Option<Vec<_>> = answer.iter().flatten().map(listed).collect();
         let broken = || Trouble::Refused("a row has another form than expected".into()).fault(doing);
-        Ok(gather(entries.ok_or_else(broken)?))
+        Ok(gather(rows.ok_or_else(broken)?))
     }
 }
 
-fn entry(row: &Row) -> Option<Entry> {
+fn listed(row: &Row) -> Option<Listed> {
     let number = |at: usize| row.get_opt::<i64, _>(at)?.ok();
     let optional = |at: usize| row.get_opt::<Option<String>, _>(at)?.ok();
     let (now, held, counter) = (number(1)?, number(2)? != 0, number(3)?);
     let pid = u32::try_from(number(8)?).unwrap_or(0);
     let label = Label::new(row.get_opt::<String, _>(7)?.ok()?, pid, optional(9)?, optional(10)?);
-    Some(Entry {
-        name: row.get_opt(0)?.ok()?,
-        held,
-        occupant: Occupant::new(label, span(number(5)? - now))
-            .since(Some(span(now - number(4)?)))
-            .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
-            .load(load_of(number(6)?, number(13).unwrap_or(i64::MAX))),
-    })
+    let occupant = Occupant::new(label, span(number(5)? - now))
+        .since(Some(span(now - number(4)?)))
+        .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
+        .load(load_of(number(6)?, number(13).unwrap_or(i64::MAX)));
+    Some(Listed::new(row.get_opt::<String, _>(0)?.ok()?, held, occupant))
 }

@@ -34,7 +34,7 @@ impl Stand for Store {
 
     async fn open(&self, wished: usize) -> Option<Seat> {
         let (links, nothing) = (&self.links, Moment::from_nanos(0));
-        let patience = links.options.common.answer_within;
+        let patience = links.options.common.timeout;
         let reply = links.try_ask(&links.renewals(), &Ask::Text(ROOM.into()), patience).await.ok()?;
         let most = reply.rows.first()?.first()?.get_opt(0)?.ok()?;
         let open: String = reply.rows.get(1)?.first()?.get_opt(1)?.ok()?;
@@ -49,7 +49,7 @@ impl Stand for Store {
     async fn stand(&self, seat: &Seat, ahead: &Vec<u8>) -> Option<bool> {
         let name = name_of(ahead);
         let ask = Ask::Patient(format!("SELECT GET_LOCK({name}, {}), RELEASE_LOCK({name})", SPAN.as_secs()));
-        let patience = SPAN + self.links.options.common.answer_within;
+        let patience = SPAN + self.links.options.common.timeout;
         let reply = seat.0.send(ask, patience, Moment::from_nanos(0)).await.ok()?;
         let got: Option<i64> = reply.rows.first()?.first()?.get_opt(0)?.ok()?;
         got.map(|it| it == 1)

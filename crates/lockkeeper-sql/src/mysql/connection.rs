@@ -71,17 +71,17 @@ impl Links {
 
     /// How long to wait for the answer to a command about a lock of this ttl.
     pub(super) fn patience(&self, ttl: Duration) -> Duration {
-        (ttl / 6).clamp(COMMAND_MIN, COMMAND_MAX).min(self.options.common.answer_within)
+        (ttl / 6).clamp(COMMAND_MIN, COMMAND_MAX).min(self.options.common.timeout)
     }
 
     /// The same for a renewal: what the lock has left must suffice for a second attempt.
     pub(super) fn renewal_patience(&self, ttl: Duration) -> Duration {
-        (ttl / 6).max(RENEWAL_MIN).min(self.options.common.answer_within)
+        (ttl / 6).max(RENEWAL_MIN).min(self.options.common.timeout)
     }
 
     /// Send one or several statements for the operator and wait for their answers.
     pub(crate) async fn ask(&self, doing: &'static str, sql: &str) -> backend::Result<Vec<Vec<Row>>> {
-        let (ask, patience) = (Ask::Text(sql.to_owned()), self.options.common.answer_within);
+        let (ask, patience) = (Ask::Text(sql.to_owned()), self.options.common.timeout);
         let reply = self.try_ask(&self.commands(), &ask, patience).await.map_err(|it| it.fault(doing))?;
         Ok(reply.rows)
     }
@@ -128,7 +128,7 @@ impl Links {
     pub(super) async fn ready_to_renew(&self, doing: &'static str) -> backend::Result<()> {
         let way = self.renewals();
         if !way.is_connected() {
-            let patience = self.options.common.answer_within;
+            let patience = self.options.common.timeout;
             self.try_ask(&way, &Ask::Nothing, patience).await.map_err(|it| it.fault(doing))?;
         }
         Ok(())

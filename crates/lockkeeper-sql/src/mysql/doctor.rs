@@ -6,7 +6,7 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::Store;
-use crate::finding::{encryption, finding};
+use crate::finding::encryption;
 
 const DOING: &str = "examining the server";
 
@@ -34,20 +34,16 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let cipher: Option<String> = status.into_iter().flatten().find_map(|it| it.get_opt(1)?.ok());
     let options = &store.links.options;
     let hosts = [options.opts.ip_or_hostname()];
-    findings.push(encryption(options.is_encrypted(), cipher.as_deref().unwrap_or("unknown"), &hosts));
+    findings.push(encryption(options.tls.is_some(), cipher.as_deref().unwrap_or("unknown"), &hosts));
     Ok(findings)
 }
 
 fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Finding {
     match get("innodb_flush_log_at_trx_commit") {
-        "1" | "3" => finding(
-            Severity::Fine,
-            "innodb_flush_log_at_trx_commit is 1",
-            "a grant is on disk before it is told",
-            "nothing to do",
-        ),
-        other => finding(
-            Severity::Danger,
+        "1" | "3" => {
+            Finding::fine("innodb_flush_log_at_trx_commit is 1", "a grant is on disk before it is told")
+        }
+        other => Finding::danger(
             format!("innodb_flush_log_at_trx_commit is {other}"),
             "a crash of the server or its host forgets the last grants, and the lock may be given again while held",
             "set it to 1",
@@ -82,27 +78,24 @@ fn replicas<'a>(get: impl Fn(&str) -> &'a str, followed: Followed) -> Finding {
                      the clock";
     let semi = [get("rpl_semi_sync_master_enabled"), get("rpl_semi_sync_source_enabled")];
     if semi.contains(&"ON") {
-        return finding(
-            Severity::Fine,
+        return Finding::fine(
             "replication is semi-synchronous",
             "a replica has each grant before it is told, as long as one answers in time",
-            "nothing to do",
         );
     }
     match followed {
-        Followed::Yes => finding(
-            Severity::Warning,
+        Followed::Yes => Finding::warning(
             "a replica follows the binary log, asynchronously",
             forgotten,
             "use semi-synchronous replication, or check fences where it matters",
         ),
-        Followed::No => finding(
+        Followed::No => Finding::new(
             Severity::Fine,
             "the binary log is on, and no replica follows it",
             "nothing, until there is one",
             "use semi-synchronous replication if you attach one",
         ),
-        Followed::Unseen => finding(
+        Followed::Unseen => Finding::new(
             Severity::Fine,
             "the binary log is on; this user may not see whether a replica follows it",
             forgotten,
@@ -114,16 +107,14 @@ fn replicas<'a>(get: impl Fn(&str) -> &'a str, followed: Followed) -> Finding {
 fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if get("log_bin") == "ON" && get("binlog_format") == "STATEMENT" {
-        findings.push(finding(
-            Severity::Danger,
+        findings.push(Finding::danger(
             "binlog_format is STATEMENT",
             "the server refuses our statements, which are READ COMMITTED",
             "set it to ROW or MIXED",
         ));
     }
     if get("read_only") == "ON" {
-        findings.push(finding(
-            Severity::Warning,
+        findings.push(Finding::warning(
             "read_only is ON",
             "only users with special rights can take locks here; perhaps this is a replica",
             "connect to the primary",
@@ -134,26 +125,16 @@ fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
 
 fn galera<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
     (get("wsrep_on") == "ON").then(|| {
-        finding(
-            Severity::Danger,
-            "this is a node of a Galera cluster",
-            "two nodes may each grant the lock; one of them is then told of a conflict, but tests by others have \
-             seen lost updates and lost commits on such clusters",
-            "send all locks to one node, and check fences where it matters",
-        )
+        Finding::danger("this is a node of a Galera cluster", "two nodes may each grant the lock; one of them is then told of a conflict, but tests by others have \
+             seen lost updates and lost commits on such clusters", "send all locks to one node, and check fences where it matters")
     })
 }
 
 fn sessions<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
     let seconds: u64 = get("wait_timeout").parse().unwrap_or(0);
     (0 < seconds && seconds < 30).then(|| {
-        finding(
-            Severity::Warning,
-            format!("wait_timeout is {seconds} s"),
-            "idle connections are closed; locks are kept, because they do not depend on a connection, but it costs \
-             time to open another",
-            "raise it for the user of the locks",
-        )
+        Finding::warning(format!("wait_timeout is {seconds} s"), "idle connections are closed; locks are kept, because they do not depend on a connection, but it costs \
+             time to open another", "raise it for the user of the locks")
     })
 }
 

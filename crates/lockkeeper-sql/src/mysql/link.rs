@@ -236,7 +236,7 @@ impl Way {
         mut patience: Duration,
         heard_since: Moment,
     ) -> Result<Reply> {
-        let (clock, answer_within) = (&self.clock, self.options.common.answer_within);
+        let (clock, answer_within) = (&self.clock, self.options.common.timeout);
         if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
             self.give_up(open);
         }
@@ -245,12 +245,13 @@ impl Way {
                 patience = patience.min(IDLE);
             }
         } else {
-            let opening = in_time(clock, patience.max(OPEN_MIN).min(answer_within), async {
-                let mut conn = Conn::new(self.options.opts.clone()).await?;
-                session::greet(&mut conn).await?;
-                let identity = if self.doubts.is_some() { Identity::of(&mut conn).await } else { None };
-                Ok((conn, identity))
-            });
+            let opening =
+                in_time(clock, patience.max(OPEN_MIN).min(self.options.connect_patience()), async {
+                    let mut conn = Conn::new(self.options.opts.clone()).await?;
+                    session::greet(&mut conn).await?;
+                    let identity = if self.doubts.is_some() { Identity::of(&mut conn).await } else { None };
+                    Ok((conn, identity))
+                });
             let (conn, identity) = opening.await?;
             *self.pulse.identity() = identity;
             *open = Some(Open { conn, heard_at: clock.now() });

@@ -51,10 +51,10 @@ const NAME: &str = "mysql";
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_core::Locker;
-/// use lockkeeper_sql::{Mysql, MysqlOptions};
+/// use lockkeeper_sql::Mysql;
 ///
-/// let options = MysqlOptions::from_url("mysql://locks:secret@db-1/shop")?;
-/// let guard = Locker::new(Mysql::connect(options).await?).lock("orders/42").await?;
+/// let store = Mysql::connect("mysql://locks:secret@db-1/shop").await?;
+/// let guard = Locker::new(store).lock("orders/42").await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -75,24 +75,40 @@ impl fmt::Debug for Mysql {
 }
 
 impl Mysql {
-    /// Connect to a server and make its tables ready. The present tokio runtime drives the connection.
+    /// Connect to the server that the URL names and make its tables ready. The present tokio runtime drives the connection.
     ///
     /// # Cancel safety
     /// Safe to drop; a half-open connection is closed.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
-    /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
-    pub async fn connect(options: MysqlOptions) -> Result<Self, Error> {
+    /// not create them; [`Error::Invalid`] for a URL that cannot be used, outside a tokio runtime, or if a file for TLS
+    /// cannot be used.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Mysql::with(MysqlOptions::parse(url)?).await
+    }
+
+    /// Connect with options.
+    ///
+    /// # Cancel safety
+    /// As for [`Mysql::connect`].
+    ///
+    /// # Errors
+    /// As for [`Mysql::connect`].
+    pub async fn with(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store =
-            Arc::new(Store { links: Links::new(options.secured()?, runtime), seats: Seats::default() });
+        let store = Arc::new(Store { links: Links::new(options.ready()?, runtime), seats: Seats::default() });
         store.links.prepare("preparing the tables").await?;
         // Processes that do not live long clean as well. A fault here is met again by the first verb.
         let _ = cleaner::clean_some(&store).await;
         cleaner::start(&store);
         Ok(Mysql(store))
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &MysqlOptions {
+        &self.0.links.options
     }
 }
 

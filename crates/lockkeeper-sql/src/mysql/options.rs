@@ -4,20 +4,38 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::kit::settings::Form;
+use lockkeeper_core::kit::tls::Tls;
 use mysql_async::{Opts, OptsBuilder};
 
-use crate::options::{self, Common, split_query};
-use crate::tls::{Tls, Words};
+use crate::options::{Common, for_driver};
 
-/// Which server, and how.
+const FORM: Form = Form::new("MySQL", "mysql://user:password@host[:port]/database[?timeout=10s]");
+
+/// The settings that the driver reads itself. The others that it knows are about pools and its own TLS.
+const OF_THE_DRIVER: &[&str] = &[
+    "compression",
+    "enable_cleartext_plugin",
+    "max_allowed_packet",
+    "secure_auth",
+    "socket",
+    "stmt_cache_size",
+    "tcp_keepalive",
+    "tcp_nodelay",
+    "wait_timeout",
+];
+
+/// Everything needed to open the store. Made by [`MysqlOptions::parse`] and changed by its setters.
+///
+/// `Debug` shows no secret.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_sql::MysqlOptions;
 ///
-/// let options = MysqlOptions::from_url("mysql://locks:secret@db-1/shop?create=no")?
-///     .answer_within(Duration::from_secs(5))
+/// let options = MysqlOptions::parse("mysql://locks:secret@db-1/shop?create=no")?
+///     .timeout(Duration::from_secs(5))
 ///     .clean_every(Duration::from_secs(300));
 /// assert!(!format!("{options:?}").contains("secret"));
 /// # Ok(())
@@ -27,6 +45,7 @@ use crate::tls::{Tls, Words};
 pub struct MysqlOptions {
     pub(crate) opts: Opts,
     pub(crate) common: Common,
+    connect_timeout: Option<Duration>,
     pub(crate) tls: Option<Tls>,
 }
 
@@ -38,59 +57,96 @@ impl fmt::Debug for MysqlOptions {
             .field("port", &self.opts.tcp_port())
             .field("database", &self.opts.db_name())
             .field("common", &self.common)
+            .field("connect_timeout", &self.connect_timeout)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
 }
 
 impl MysqlOptions {
-    /// A server described by the driver's own options, with everything else as usual.
+    /// Read a URL: `mysql://user:password@host:port/database?setting=value&setting=value`. `mariadb://` is the same.
+    ///
+    /// Settings: `timeout`, `connect_timeout` and `clean_every` (such as `10s`), `create` (`yes`, `no`), `password_file`, `tls`
+    /// (`on`, `off`) with the files `ca`, `cert` and `key`. The driver reads `compression`, `enable_cleartext_plugin`,
+    /// `max_allowed_packet`, `secure_auth`, `socket`, `stmt_cache_size`, `tcp_keepalive`, `tcp_nodelay` and `wait_timeout`; all
+    /// others are refused.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they name no database.
-    pub fn new(opts: Opts) -> Result<Self, Error> {
+    /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let address = FORM.address(url)?;
+        if !["mysql", "mariadb"].contains(&address.scheme) {
+            return Err(FORM.wrong("it does not begin with mysql:// or mariadb://"));
+        }
+        let mut settings = FORM.settings(address.query)?;
+        let common = Common::read(&mut settings)?;
+        let connect_timeout = settings.span("connect_timeout")?;
+        let (_, password) = settings.login(&address)?;
+        let tls = settings.tls(false)?;
+        for name in ["require_ssl", "verify_ca", "verify_identity", "built_in_roots"] {
+            settings.refused(name, "write `tls=on`, which always checks the server's certificate")?;
+        }
+        for name in ["pool_min", "pool_max"] {
+            settings.refused(name, "there is no pool: locks share a few connections")?;
+        }
+        let plain = url.replacen("mariadb://", "mysql://", 1);
+        let rest = for_driver(&plain, &settings.passed(OF_THE_DRIVER));
+        settings.finish()?;
+        // The driver's error may quote what it could not read; a password is not for logs.
+        let unread = "the driver cannot read it; escape odd characters as %XX, and look at its own settings";
+        let opts = Opts::from_url(&rest).map_err(|_| FORM.wrong(unread))?;
         if opts.db_name().is_none_or(str::is_empty) {
-            return Err(Error::invalid(
-                "no database is named; write `mysql://user:password@host:port/database`",
-            ));
+            return Err(FORM.wrong("it names no database"));
         }
         // A dead peer must be noticed in seconds, not in the two hours of the system's default.
         let keepalive = opts.tcp_keepalive().unwrap_or(Duration::from_secs(10));
-        let opts = OptsBuilder::from_opts(opts).tcp_keepalive(Some(keepalive)).prefer_socket(false);
-        Ok(MysqlOptions { opts: opts.into(), common: Common::default(), tls: None })
+        let mut opts = OptsBuilder::from_opts(opts).tcp_keepalive(Some(keepalive)).prefer_socket(false);
+        if let Some(password) = password {
+            opts = opts.pass(Some(password.reveal()));
+        }
+        Ok(MysqlOptions { opts: opts.into(), common, connect_timeout, tls })
     }
 
-    /// Read a URL: `mysql://user:password@host:port/database?key=value&key=value`.
-    ///
-    /// Keys of ours: `answer_within` (such as `10s`), `clean_every` (such as `1m`), `create` (`yes`, `no`), `tls`
-    /// (`on`, `off`) with the files `ca`, `cert` and `key`. All others are the driver's.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is no such URL, names no database, or holds an unknown key or value.
-    pub fn from_url(url: &str) -> Result<Self, Error> {
-        let Some(rest) = url.strip_prefix("mysql://").or_else(|| url.strip_prefix("mariadb://")) else {
-            return Err(Error::invalid(
-                "this is no MySQL URL; write `mysql://user:password@host:port/database`",
-            ));
-        };
-        let (mut common, mut tls) = (Common::default(), Words::default());
-        let rest = split_query(&format!("mysql://{rest}"), |key, value| match key {
-            "require_ssl" | "verify_ca" | "verify_identity" | "built_in_roots" => {
-                Err(Error::invalid(format!(
-                    "`{key}` is not used here; write `tls=on`, which always checks the server's certificate"
-                )))
-            }
-            _ => Ok(tls.set(key, value)? || common.set(key, value)?),
-        })?;
-        // The driver's error may quote what it could not read; a password is not for logs.
-        let opts = Opts::from_url(&rest).map_err(|_| {
-            let keys = options::KEYS;
-            Error::invalid(format!(
-                "the driver cannot read this MySQL URL; write `mysql://user:password@host:port/database`, \
-                 escape odd characters as %XX, and use the driver's keys or ours: {keys}"
-            ))
-        })?;
-        Ok(MysqlOptions { common, tls: tls.finish()?, ..MysqlOptions::new(opts)? })
+    /// The same, if it can be had, with all that was chosen about TLS said to the driver.
+    pub(crate) fn ready(self) -> Result<Self, Error> {
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(Tls::lacking(super::NAME, "lockkeeper-sql"));
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            use mysql_async::{ClientIdentity, SslOpts};
+
+            let authorities =
+                crate::tls::authorities(tls)?.into_iter().map(|it| it.to_vec().into()).collect();
+            let identity = tls.read_identity()?;
+            let identity = identity.map(|(cert, key)| ClientIdentity::new(cert.into(), key.into()));
+            let ssl = SslOpts::default()
+                .with_disable_built_in_roots(true)
+                .with_root_certs(authorities)
+                .with_client_identity(identity);
+            let opts = OptsBuilder::from_opts(self.opts).ssl_opts(ssl).into();
+            return Ok(MysqlOptions { opts, ..self });
+        }
+        Ok(self)
+    }
+
+    /// How long opening a connection may take.
+    pub(crate) fn connect_patience(&self) -> Duration {
+        self.connect_timeout.unwrap_or(self.common.timeout)
+    }
+
+    /// The user.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.opts = OptsBuilder::from_opts(self.opts).user(Some(user)).into();
+        self
+    }
+
+    /// The password.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.opts = OptsBuilder::from_opts(self.opts).pass(Some(password)).into();
+        self
     }
 
     /// Encrypt, and check the server's certificate. Usually off.
@@ -100,46 +156,24 @@ impl MysqlOptions {
         self
     }
 
-    /// Whether the connection is encrypted, by our choice or by that of the driver's options.
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.opts.ssl_opts().is_some()
-    }
-
-    /// Make the driver's options say what was chosen about TLS.
-    #[cfg(feature = "tls")]
-    pub(crate) fn secured(mut self) -> Result<Self, Error> {
-        use mysql_async::{ClientIdentity, SslOpts};
-
-        let Some(tls) = &self.tls else {
-            return Ok(self);
-        };
-        let authorities = tls.authorities()?.into_iter().map(|it| it.to_vec().into()).collect();
-        let identity = tls.identity()?.map(|(cert, key)| ClientIdentity::new(cert.into(), key.into()));
-        let ssl = SslOpts::default()
-            .with_disable_built_in_roots(true)
-            .with_root_certs(authorities)
-            .with_client_identity(identity);
-        self.opts = OptsBuilder::from_opts(self.opts).ssl_opts(ssl).into();
-        Ok(self)
-    }
-
-    /// Refuse what was not compiled in.
-    #[cfg(not(feature = "tls"))]
-    pub(crate) fn secured(self) -> Result<Self, Error> {
-        crate::tls::refuse(self.tls.as_ref()).map(|()| self)
-    }
-
-    /// After how long a silent server counts as unreachable. Usually 10 seconds.
+    /// How long an answer is waited for before a silent server counts as unreachable. Usually 10 seconds.
     #[must_use]
-    pub fn answer_within(mut self, answer_within: Duration) -> Self {
-        self.common.answer_within = answer_within.max(Duration::from_millis(1));
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.common.set_timeout(timeout);
+        self
+    }
+
+    /// How long a connection is waited for. Usually as long as an answer.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout.max(Duration::from_millis(1)));
         self
     }
 
     /// How often what dead processes left is removed, by whichever process comes first. Usually every minute.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
-        self.common.clean_every = clean_every.max(Duration::from_millis(10));
+        self.common.set_clean_every(clean_every);
         self
     }
 
@@ -157,28 +191,35 @@ mod tests {
 
     #[test]
     fn a_url_sets_what_can_be_chosen() {
-        let url = "mariadb://me:secret@h:3307/db?create=no&answer_within=2s";
-        let options = MysqlOptions::from_url(url).unwrap();
-        assert!(!options.common.create);
-        assert_eq!(options.common.answer_within, Duration::from_secs(2));
+        let url = "mariadb://me:secret@h:3307/db?create=no&timeout=2s&connect_timeout=3s&tcp_nodelay=false";
+        let options = MysqlOptions::parse(url).unwrap();
+        assert!(!options.common.create && !options.opts.tcp_nodelay());
+        assert_eq!(options.common.timeout, Duration::from_secs(2));
+        assert_eq!(options.connect_patience(), Duration::from_secs(3));
         assert_eq!((options.opts.tcp_port(), options.opts.db_name()), (3307, Some("db")));
         assert!(!format!("{options:?}").contains("secret"));
+        let options = options.user("you").password("other");
+        assert_eq!((options.opts.user(), options.opts.pass()), (Some("you"), Some("other")));
     }
 
     #[test]
     fn what_is_wrong_with_a_url_is_said_without_its_password() {
-        for url in [
-            "postgres://h/d",
-            "mysql://me:secret@h",
-            "mysql://me:secret@h/d?creat=no",
-            "mysql://me:secret@h/d?create=maybe",
-            "mysql://me:secret@h:port/d",
-            "mysql://me:secret@h/d?tls=perhaps",
-            "mysql://me:secret@h/d?ca=ca.pem",
-            "mysql://me:secret@h/d?require_ssl=true",
+        for (url, said) in [
+            ("postgres://h/d", "mysql://"),
+            ("mysql://me:secret@h", "names no database"),
+            ("mysql://me:secret@h/d?creat=no", "did you mean `create`?"),
+            ("mysql://me:secret@h/d?tcp_nodelai=no", "did you mean `tcp_nodelay`?"),
+            ("mysql://me:secret@h/d?answer_within=5s", "it is called `timeout`"),
+            ("mysql://me:secret@h/d?create=maybe", "`yes` or `no`"),
+            ("mysql://me:secret@h:port/d", "the driver cannot read"),
+            ("mysql://me:secret@h/d?tls=perhaps", "`on` or `off`"),
+            ("mysql://me:secret@h/d?ca=ca.pem", "add `tls=on`"),
+            ("mysql://me:secret@h/d?require_ssl=true", "write `tls=on`"),
+            ("mysql://me:secret@h/d?pool_max=5", "no pool"),
         ] {
-            let error = MysqlOptions::from_url(url).unwrap_err();
+            let error = MysqlOptions::parse(url).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{url}");
+            assert!(error.to_string().contains(said), "{url}: {error}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
         }
     }

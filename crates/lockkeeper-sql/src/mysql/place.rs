@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Load, Moment};
+use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Moment};
 use tokio::runtime::Handle;
 
 use super::ahead::name_of;
@@ -27,7 +27,7 @@ pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMES
 
 /// Where the store knows us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Whereabouts {
     /// Nowhere: we have not asked yet.
     Nowhere,
     /// We took the lock when it was free, and stand in its row unless somebody has come since.
@@ -46,7 +46,7 @@ pub struct MysqlPlace {
     pub(super) store: Arc<Store>,
     pub(super) claim: Arc<Claim>,
     lock: NameHash,
-    pub(super) standing: Standing,
+    pub(super) whereabouts: Whereabouts,
     /// Our number in line, or of our grant.
     seq: i64,
     /// Nobody in the line has a smaller number.
@@ -81,7 +81,7 @@ impl MysqlPlace {
             lock: hash(&claim.key),
             store,
             claim: Arc::new(claim),
-            standing: Standing::Nowhere,
+            whereabouts: Whereabouts::Nowhere,
             seq: 0,
             head: 0,
             before: 0,
@@ -130,16 +130,6 @@ impl MysqlPlace {
         )
     }
 
-    /// A weight above the capacity would never fit, and block the line for ever; one of zero would fit always.
-    fn refuse_misfit(&self) -> Result<()> {
-        let Load { weight, capacity, .. } = self.claim.load;
-        if (1..=capacity).contains(&weight) {
-            return Ok(());
-        }
-        let message = format!("a weight of {weight} is not within 1 and the capacity, which is {capacity}");
-        Err(Fault::permanent(NAME, TAKING, message))
-    }
-
     /// Ask the procedure, which may change the line.
     async fn ask_procedure(&mut self, way: &Arc<Link>) -> Result<Turn> {
         let links = &self.store.links;
@@ -166,11 +156,11 @@ impl MysqlPlace {
         self.asked_at = links.clock.now();
         self.watch = None;
         if *held != 0 {
-            self.standing = if *alone != 0 { Standing::Alone } else { Standing::Held };
+            self.whereabouts = if *alone != 0 { Whereabouts::Alone } else { Whereabouts::Held };
             let ttl = self.claim.ttl;
             return Ok(Turn::Held(grant(counter.unsigned_abs(), ttl, *wanted != 0, reply.sent_at)));
         }
-        self.standing = if self.claim.patient { Standing::Waiting } else { Standing::Unknown };
+        self.whereabouts = if self.claim.patient { Whereabouts::Waiting } else { Whereabouts::Unknown };
         (self.expires_at, self.moved_at) = (self.asked_at.after(span(*expiry)), self.asked_at);
         self.pace.saw(self.asked_at, self.before);
         if let (Some(before), Ok(runtime)) = (stands_before, Handle::try_current()) {
@@ -207,7 +197,7 @@ impl MysqlPlace {
                 if counter == 0 || left < self.claim.ttl / 2 {
                     self.must_ask = true;
                 } else {
-                    self.standing = Standing::Held;
+                    self.whereabouts = Whereabouts::Held;
                     self.found = Some(grant(counter, left, wanted, seen.sent_at));
                 }
             }
@@ -233,7 +223,7 @@ fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
 
 impl Place for MysqlPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        self.refuse_misfit()?;
+        self.claim.check_load(NAME)?;
         if let Some(grant) = self.found.take() {
             return Ok(Turn::Held(grant));
         }
@@ -242,21 +232,21 @@ impl Place for MysqlPlace {
         links.ready_to_renew(TAKING).await?;
         let way = links.commands();
         // Whatever comes of it, from now on others may be there because of us.
-        match std::mem::replace(&mut self.standing, Standing::Unknown) {
-            Standing::Nowhere => {
+        match std::mem::replace(&mut self.whereabouts, Whereabouts::Unknown) {
+            Whereabouts::Nowhere => {
                 let take = Take { lock: self.lock, claim: self.claim.clone() };
                 if let Some(taken) = self.store.take_free(way.clone(), take).await? {
-                    self.standing = Standing::Alone;
+                    self.whereabouts = Whereabouts::Alone;
                     self.seq = i64::try_from(taken.counter).unwrap_or(i64::MAX);
                     return Ok(Turn::Held(grant(taken.counter, self.claim.ttl, false, taken.sent_at)));
                 }
             }
-            Standing::Waiting if !self.must_ask => {
-                self.standing = Standing::Waiting;
+            Whereabouts::Waiting if !self.must_ask => {
+                self.whereabouts = Whereabouts::Waiting;
                 if let Some(turn) = self.keep().await? {
                     return Ok(turn);
                 }
-                self.standing = Standing::Unknown;
+                self.whereabouts = Whereabouts::Unknown;
             }
             _ => {}
         }
@@ -268,25 +258,25 @@ impl Place for MysqlPlace {
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
-        let view = if self.standing == Standing::Held { View::Near } else { View::Alone };
+        let view = if self.whereabouts == Whereabouts::Held { View::Near } else { View::Alone };
         let seen = self.store.renew(self.mark(view)).await?;
         let What::Held { left, wanted, alone, .. } = seen.what else { return Ok(Renewal::Lost) };
-        if self.standing == Standing::Alone && !alone {
-            self.standing = Standing::Held;
+        if self.whereabouts == Whereabouts::Alone && !alone {
+            self.whereabouts = Whereabouts::Held;
         }
         self.knows_wanted = wanted;
         Ok(Renewal::held(left.min(self.claim.ttl), wanted).sent_at(seen.sent_at))
     }
 
     async fn leave(&mut self) -> Result<()> {
-        let standing = std::mem::replace(&mut self.standing, Standing::Unknown);
+        let whereabouts = std::mem::replace(&mut self.whereabouts, Whereabouts::Unknown);
         (self.found, self.watch) = (None, None);
-        if standing == Standing::Nowhere {
-            self.standing = standing;
+        if whereabouts == Whereabouts::Nowhere {
+            self.whereabouts = whereabouts;
             return Ok(());
         }
         let way = self.store.links.commands();
-        if standing == Standing::Alone && !self.knows_wanted {
+        if whereabouts == Whereabouts::Alone && !self.knows_wanted {
             let left = self.store.give_back(way.clone(), self.mark(View::Alone)).await?;
             if left == Left::Done {
                 return Ok(());

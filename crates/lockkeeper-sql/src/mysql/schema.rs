@@ -87,7 +87,7 @@ impl Maker<'_> {
         let name = format!("'lockkeeper_schema/{}'", name.trim_start_matches("x'").trim_end_matches('\''));
         // Without it, as on a Galera node, they get in each other's way and try again.
         let lock = format!("SELECT GET_LOCK({name}, {})", OTHERS_MAX.as_secs());
-        let locked = self.send(&lock, OTHERS_MAX + self.links.options.common.answer_within).await;
+        let locked = self.send(&lock, OTHERS_MAX + self.links.options.common.timeout).await;
         let mut made = self.make_once(quiet).await;
         for attempt in 0..retry::ATTEMPTS_MAX {
             if !made.as_ref().is_err_and(Trouble::is_made_by_others) {
@@ -98,8 +98,7 @@ impl Maker<'_> {
             made = self.make_once(quiet).await;
         }
         if locked.is_ok() {
-            let _ =
-                self.send(&format!("DO RELEASE_LOCK({name})"), self.links.options.common.answer_within).await;
+            let _ = self.send(&format!("DO RELEASE_LOCK({name})"), self.links.options.common.timeout).await;
         }
         made
     }
@@ -158,7 +157,7 @@ impl Maker<'_> {
     }
 
     async fn number(&self, sql: &str) -> Result<i64> {
-        let rows = self.send(sql, self.links.options.common.answer_within).await?;
+        let rows = self.send(sql, self.links.options.common.timeout).await?;
         let number = rows.into_iter().flatten().next().and_then(|it| it.get_opt(0)?.ok());
         number.ok_or_else(|| Trouble::Refused("the server gave another answer than expected".into()))
     }

@@ -10,7 +10,7 @@ use lockkeeper_core::backend::Result;
 
 use super::line::{Seen, View, What};
 use super::pace::PAUSE_MIN;
-use super::place::{MysqlPlace, Standing};
+use super::place::{MysqlPlace, Whereabouts};
 use crate::ahead::Watch;
 
 /// A holder is in no hurry to hear that somebody wants the lock: its renewals tell it, too.
@@ -21,9 +21,9 @@ const ASK_PAUSE: Duration = Duration::from_millis(20);
 impl MysqlPlace {
     /// Pause and look until asking is worthwhile.
     pub(super) async fn look_until_changed(&mut self) {
-        match self.standing {
-            Standing::Waiting => self.look_while_waiting().await,
-            Standing::Alone | Standing::Held if !self.knows_wanted => self.look_while_holding().await,
+        match self.whereabouts {
+            Whereabouts::Waiting => self.look_while_waiting().await,
+            Whereabouts::Alone | Whereabouts::Held if !self.knows_wanted => self.look_while_holding().await,
             // There is nothing left to hear but that it is lost, which the renewals tell.
             _ => std::future::pending().await,
         }
@@ -61,7 +61,7 @@ impl MysqlPlace {
         let mut pause = PAUSE_HOLDING;
         loop {
             clock.sleep(pause).await;
-            let view = if self.standing == Standing::Alone { View::Alone } else { View::Near };
+            let view = if self.whereabouts == Whereabouts::Alone { View::Alone } else { View::Near };
             match self.look(view).await.map(|it| it.what) {
                 Ok(What::Held { wanted: false, .. }) => pause = PAUSE_HOLDING.max(self.claim.ttl / 10),
                 Ok(_) => return,

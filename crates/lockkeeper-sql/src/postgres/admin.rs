@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::kit::{Listed, gather};
 use lockkeeper_core::{Fence, Key, Label};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::fault::Trouble;
 use super::{Postgres, Store};
-use crate::lines::{Entry, gather, load_of};
+use crate::load::load_of;
 use crate::name::{hash, span};
 
 const COLUMNS: &str = "c.held, c.counter, c.since, c.expires, c.weight, c.host, c.pid, c.owner, c.note, \
@@ -64,24 +65,21 @@ impl Store {
         params: &[super::session::Param<'_>],
     ) -> Result<Vec<LockInfo>> {
         let rows = self.links.rows(doing, sql, params).await?;
-        let entries: std::result::Result<Vec<_>, _> = rows.iter().map(entry).collect();
-        Ok(gather(entries.map_err(|it| Trouble::from(it).fault(doing))?))
+        let rows: std::result::Result<Vec<_>, _> = rows.iter().map(listed).collect();
+        Ok(gather(rows.map_err(|it| Trouble::from(it).fault(doing))?))
     }
 }
 
-fn entry(row: &Row) -> std::result::Result<Entry, tokio_postgres::Error> {
+fn listed(row: &Row) -> std::result::Result<Listed, tokio_postgres::Error> {
     let (now, counter, since, expires): (i64, i64, i64, i64) =
         (row.try_get(1)?, row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
     let (held, weight, pid): (bool, i64, i64) = (row.try_get(2)?, row.try_get(6)?, row.try_get(8)?);
     let since: Duration = span(now - since);
     let pid = u32::try_from(pid).unwrap_or(0);
     let label = Label::new(row.try_get::<_, String>(7)?, pid, row.try_get(9)?, row.try_get(10)?);
-    Ok(Entry {
-        name: row.try_get(0)?,
-        held,
-        occupant: Occupant::new(label, span(expires - now))
-            .since(Some(since))
-            .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
-            .load(load_of(weight, row.try_get(11)?)),
-    })
+    let occupant = Occupant::new(label, span(expires - now))
+        .since(Some(since))
+        .fence((held && counter != 0).then(|| Fence::of_grant(counter.unsigned_abs())))
+        .load(load_of(weight, row.try_get(11)?));
+    Ok(Listed::new(row.try_get::<_, String>(0)?, held, occupant))
 }

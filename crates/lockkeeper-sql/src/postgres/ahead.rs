@@ -39,7 +39,7 @@ impl Stand for Keeper {
         let (rows, _) = tokio::select! {
             biased;
             answer = seat.query(&shared.sql.stand, &params) => answer.ok()?,
-            () = shared.clock.sleep(STATEMENT + shared.options.common.answer_within) => return None,
+            () = shared.clock.sleep(STATEMENT + shared.options.common.timeout) => return None,
         };
         rows.first()?.try_get(0).ok()
     }

@@ -50,7 +50,7 @@ pub(crate) async fn clean(way: &Arc<Way>) -> bool {
     let params: [Param<'_>; 3] =
         [(&micros_up(common.clean_every), Type::INT8), (&micros_up(IDLE), Type::INT8), (&MOST, Type::INT8)];
     // A fault here is met again by the next verb, which can tell it.
-    let answer = way.ask(CLEANING, &way.shared.sql.clean, &params, common.answer_within).await;
+    let answer = way.ask(CLEANING, &way.shared.sql.clean, &params, common.timeout).await;
     let removed = answer.and_then(|it| it.numbers(CLEANING)).unwrap_or_default();
     removed.iter().any(|it| MOST <= *it)
 }

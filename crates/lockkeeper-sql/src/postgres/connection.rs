@@ -138,7 +138,7 @@ impl Links {
 
     async fn statement(&self, doing: &'static str, sql: &str, params: &[Param<'_>]) -> Result<Answer> {
         let way = self.here(doing)?;
-        way.ask(doing, sql, params, self.shared.options.common.answer_within).await
+        way.ask(doing, sql, params, self.shared.options.common.timeout).await
     }
 
     fn here(&self, doing: &'static str) -> Result<Arc<Way>> {

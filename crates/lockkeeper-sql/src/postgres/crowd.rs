@@ -40,13 +40,13 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn patience(&self, way: &Way) -> Duration {
-        patience(self.claim.ttl, way.shared.options.common.answer_within)
+        patience(self.claim.ttl, way.shared.options.common.timeout)
     }
 }
 
 /// The patience of whoever has the least.
 pub(crate) fn least_patience<'a>(way: &Way, all: impl Iterator<Item = &'a Standing>) -> Duration {
-    all.map(|it| it.patience(way)).min().unwrap_or(way.shared.options.common.answer_within)
+    all.map(|it| it.patience(way)).min().unwrap_or(way.shared.options.common.timeout)
 }
 
 /// Ask for the first time: many who do may be served by one statement.

@@ -32,7 +32,7 @@ impl Dialer {
         Dialer {
             hosts: each_host(&options.config),
             wire,
-            answer_within: options.common.answer_within,
+            answer_within: options.common.timeout,
             good: AtomicUsize::new(0),
         }
     }

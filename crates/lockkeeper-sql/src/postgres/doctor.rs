@@ -1,12 +1,12 @@
 //! What about the server's settings endangers locks.
 
 use lockkeeper_core::backend::Result;
-use lockkeeper_core::inspect::{Finding, Severity};
+use lockkeeper_core::inspect::Finding;
 use tokio_postgres::config::Host;
 
 use super::Store;
 use super::fault::Trouble;
-use crate::finding::{encryption, finding};
+use crate::finding::encryption;
 
 const DOING: &str = "examining the server";
 
@@ -50,8 +50,7 @@ fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in ["fsync", "full_page_writes"] {
         if get(name) == "off" {
-            findings.push(finding(
-                Severity::Danger,
+            findings.push(Finding::danger(
                 format!("{name} is off"),
                 "after a crash of the host the lock tables may be damaged or forget grants",
                 "switch it on",
@@ -59,18 +58,8 @@ fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
         }
     }
     match get("synchronous_commit") {
-        it @ ("off" | "local" | "remote_write") => findings.push(finding(
-            Severity::Fine,
-            format!("synchronous_commit is {it} for this user"),
-            "each of our functions switches it on for its own transaction: a grant is on disk before it is told",
-            "nothing to do",
-        )),
-        it => findings.push(finding(
-            Severity::Fine,
-            format!("synchronous_commit is {it}"),
-            "a grant is on disk before it is told",
-            "nothing to do",
-        )),
+        it @ ("off" | "local" | "remote_write") => findings.push(Finding::fine(format!("synchronous_commit is {it} for this user"), "each of our functions switches it on for its own transaction: a grant is on disk before it is told")),
+        it => findings.push(Finding::fine(format!("synchronous_commit is {it}"), "a grant is on disk before it is told")),
     }
     findings
 }
@@ -82,19 +71,13 @@ fn replication<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
     }
     let names = get("synchronous_standby_names");
     Some(if names.is_empty() {
-        finding(
-            Severity::Danger,
+        Finding::danger(
             format!("{standbys} standby connected, none of them synchronous"),
             "if a standby is promoted, the last grants are forgotten; fences still grow, because they follow the clock",
             "name a synchronous standby, or check fences where it matters",
         )
     } else {
-        finding(
-            Severity::Fine,
-            format!("synchronous_standby_names is {names}"),
-            "a promoted standby knows all grants",
-            "nothing to do",
-        )
+        Finding::fine(format!("synchronous_standby_names is {names}"), "a promoted standby knows all grants")
     })
 }
 
@@ -103,8 +86,7 @@ fn timeouts<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     for name in ["statement_timeout", "lock_timeout"] {
         let millis: u64 = get(name).parse().unwrap_or(0);
         if (1..1000).contains(&millis) {
-            findings.push(finding(
-                Severity::Warning,
+            findings.push(Finding::warning(
                 format!("{name} is {millis} ms"),
                 "verbs may be cancelled when the server is busy; they are repeated, which costs time",
                 "raise it for the user of the locks",
@@ -113,8 +95,7 @@ fn timeouts<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
     }
     let isolation = get("default_transaction_isolation");
     if isolation != "read committed" {
-        findings.push(finding(
-            Severity::Warning,
+        findings.push(Finding::warning(
             format!("default_transaction_isolation is {isolation}"),
             "correct, but verbs that meet on one lock fail and are repeated",
             "ALTER ROLE … SET default_transaction_isolation = 'read committed' for the user of the locks",
@@ -125,8 +106,7 @@ fn timeouts<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {
 
 async fn listening(store: &Store) -> Finding {
     if !store.links.shared.options.listen {
-        return finding(
-            Severity::Warning,
+        return Finding::warning(
             "`listen=no` was chosen",
             "whoever waits looks at the line again and again instead of being called",
             "remove it unless a pooler stands between",
@@ -134,10 +114,9 @@ async fn listening(store: &Store) -> Finding {
     }
     let heard = super::hear::hello(&store.links.shared).await;
     if heard {
-        return finding(Severity::Fine, "messages arrive", "whoever waits is called", "nothing to do");
+        return Finding::fine("messages arrive", "whoever waits is called");
     }
-    finding(
-        Severity::Warning,
+    Finding::warning(
         "a message sent by NOTIFY did not arrive; a pooler stands between, or the server is slow",
         "locks are safe; whoever waits looks at the line again and again instead of being called",
         "connect to the server itself, or choose `listen=no`",

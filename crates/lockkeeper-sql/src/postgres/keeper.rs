@@ -220,7 +220,7 @@ async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
                 && (keeper.near.load(Ordering::Acquire) == 0 || keeper.listen_now().await || keeper.is_deaf())
             {
                 // Messages may have been missed.
-                ears.wake.ring_all();
+                ears.wake.all().iter().for_each(|it| it.ring());
                 break;
             }
             let clock = keeper.way.shared.clock.clone();

@@ -51,10 +51,10 @@ const NAME: &str = "postgres";
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_core::Locker;
-/// use lockkeeper_sql::{Postgres, PostgresOptions};
+/// use lockkeeper_sql::Postgres;
 ///
-/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1/shop")?;
-/// let guard = Locker::new(Postgres::connect(options).await?).lock("orders/42").await?;
+/// let store = Postgres::connect("postgres://locks:secret@db-1/shop").await?;
+/// let guard = Locker::new(store).lock("orders/42").await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -74,7 +74,7 @@ impl fmt::Debug for Postgres {
 }
 
 impl Postgres {
-    /// Connect to a server and make its tables ready. The present tokio runtime drives the connection for verbs
+    /// Connect to the server that the URL names and make its tables ready. The present tokio runtime drives the connection for verbs
     /// that are called on it; lockers have another on their own thread.
     ///
     /// # Cancel safety
@@ -82,14 +82,32 @@ impl Postgres {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, does not let us in, or lacks the tables and we may
-    /// not create them; [`Error::Invalid`] outside a tokio runtime, or if a file for TLS cannot be used.
-    pub async fn connect(options: PostgresOptions) -> Result<Self, Error> {
+    /// not create them; [`Error::Invalid`] for a URL that cannot be used, outside a tokio runtime, or if a file for TLS
+    /// cannot be used.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Postgres::with(PostgresOptions::parse(url)?).await
+    }
+
+    /// Connect with options.
+    ///
+    /// # Cancel safety
+    /// As for [`Postgres::connect`].
+    ///
+    /// # Errors
+    /// As for [`Postgres::connect`].
+    pub async fn with(options: PostgresOptions) -> Result<Self, Error> {
         Handle::try_current()
             .map_err(|_| Error::invalid("a PostgreSQL store must be opened inside a tokio runtime"))?;
+        let options = options.ready()?;
         let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
         let store = Arc::new(Store { links: Links::new(options, dialer) });
         store.links.prepare("preparing the tables").await?;
         Ok(Postgres(store))
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &PostgresOptions {
+        &self.0.links.shared.options
     }
 }
 

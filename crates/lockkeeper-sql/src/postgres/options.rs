@@ -4,28 +4,49 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Error;
+use lockkeeper_core::kit::settings::Form;
+use lockkeeper_core::kit::tls::Tls;
+use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-use crate::options::{self, Common, is_plain_name, split_query};
-use crate::tls::{Tls, Words};
+use crate::options::{Common, for_driver, is_plain_name};
 
-/// Which server, and how.
+const FORM: Form =
+    Form::new("PostgreSQL", "postgres://user:password@host[:port],host…/database[?timeout=10s]");
+
+/// The settings that the driver reads itself. We set the others that it knows.
+const OF_THE_DRIVER: &[&str] = &[
+    "application_name",
+    "options",
+    "channel_binding",
+    "tcp_user_timeout",
+    "host",
+    "hostaddr",
+    "port",
+    "user",
+    "password",
+    "dbname",
+];
+
+/// Everything needed to open the store. Made by [`PostgresOptions::parse`] and changed by its setters.
+///
+/// `Debug` shows no secret.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_sql::PostgresOptions;
 ///
-/// let options = PostgresOptions::from_url("postgres://locks:secret@db-1,db-2/shop?listen=no")?
-///     .schema("shop_locks")?
-///     .answer_within(Duration::from_secs(5));
+/// let options = PostgresOptions::parse("postgres://locks:secret@db-1,db-2/shop?listen=no")?
+///     .schema("shop_locks")
+///     .timeout(Duration::from_secs(5));
 /// assert!(!format!("{options:?}").contains("secret"));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresOptions {
-    pub(crate) config: tokio_postgres::Config,
+    pub(crate) config: Config,
     pub(crate) schema: String,
     pub(crate) listen: bool,
     pub(crate) common: Common,
@@ -42,24 +63,63 @@ impl fmt::Debug for PostgresOptions {
             .field("schema", &self.schema)
             .field("listen", &self.listen)
             .field("common", &self.common)
+            .field("connect_timeout", &self.config.get_connect_timeout())
             .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
 }
 
 impl PostgresOptions {
-    /// A server described by the driver's own configuration, with everything else as usual.
+    /// Read a URL: `postgres://user:password@host:port/database?setting=value&setting=value`. Of several hosts, separated
+    /// by commas, the one is used that takes writes.
     ///
-    /// Sessions that cannot write are passed over, so that of several hosts the primary is found. If it requires
-    /// TLS the server's certificate is checked; otherwise nothing is encrypted.
-    pub fn new(mut config: tokio_postgres::Config) -> Self {
+    /// Settings: `schema` (usually `lockkeeper`), `listen` (`yes`, `no`), `timeout`, `connect_timeout` and `clean_every` (such
+    /// as `10s`), `create` (`yes`, `no`), `password_file`, `tls` (`on`, `off`; `sslmode` is understood) with the files `ca`,
+    /// `cert` and `key`. The driver reads `application_name`, `options`, `channel_binding`, `tcp_user_timeout`, `host`,
+    /// `hostaddr`, `port`, `user`, `password` and `dbname`; all others are refused.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let address = FORM.address(url)?;
+        if !["postgres", "postgresql"].contains(&address.scheme) {
+            return Err(FORM.wrong("it does not begin with postgres:// or postgresql://"));
+        }
+        let mut settings = FORM.settings(address.query)?;
+        let (schema, listen) = (settings.text("schema")?, settings.flag("listen")?);
+        let common = Common::read(&mut settings)?;
+        let connect_timeout = settings.span("connect_timeout")?;
+        let (_, password) = settings.login(&address)?;
+        let ssl = settings.read("sslmode", TLS_WORDS, tls_of_sslmode)?;
+        let tls = settings.tls(ssl == Some(true))?;
+        if ssl == Some(false) && tls.is_some() {
+            return Err(FORM.wrong("`sslmode=disable` and `tls=on` contradict each other"));
+        }
+        settings.refused("target_session_attrs", "a session that cannot write is of no use")?;
+        let rest = for_driver(url, &settings.passed(OF_THE_DRIVER));
+        settings.finish()?;
+        // The driver's error may quote what it could not read; a password is not for logs.
+        let unread = "the driver cannot read it; escape odd characters as %XX, and look at its own settings";
+        let mut config: Config = rest.parse().map_err(|_| FORM.wrong(unread))?;
+        if let Some(password) = password {
+            config.password(password.reveal());
+        }
+        let mut options = PostgresOptions { common, tls, ..PostgresOptions::of(config) };
+        options.listen = listen.unwrap_or(options.listen);
+        options.schema = schema.unwrap_or(options.schema);
+        if let Some(timeout) = connect_timeout {
+            options = options.connect_timeout(timeout);
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    fn of(mut config: Config) -> Self {
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_application_name().is_none() {
             config.application_name("lockkeeper");
         }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
+        config.connect_timeout(Duration::from_secs(5));
         // A dead peer must be noticed in seconds, not in the two hours of the system's default.
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(3));
@@ -67,77 +127,63 @@ impl PostgresOptions {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(20));
         }
-        let tls = (config.get_ssl_mode() == SslMode::Require).then(Tls::default);
-        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         PostgresOptions {
             config,
             schema: "lockkeeper".to_owned(),
             listen: true,
             common: Common::default(),
-            tls,
+            tls: None,
         }
     }
 
-    /// Read a URL: `postgres://user:password@host:port/database?key=value&key=value`.
-    ///
-    /// Keys of ours: `schema` (usually `lockkeeper`), `listen` (`yes`, `no`), `answer_within` (such as `10s`),
-    /// `clean_every` (such as `1m`), `create` (`yes`, `no`), `tls` (`on`, `off`) with the files `ca`, `cert` and
-    /// `key`. All others are the driver's: `connect_timeout`, `options`, … Several hosts may be given, separated by
-    /// commas.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is no such URL or holds an unknown key or value.
-    pub fn from_url(url: &str) -> Result<Self, Error> {
-        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            return Err(Error::invalid(
-                "this is no PostgreSQL URL; write `postgres://user:password@host:port/database`",
-            ));
+    /// Refuse what makes no sense.
+    fn check(&self) -> Result<(), Error> {
+        if !is_plain_name(&self.schema) {
+            let what = format!(
+                "the schema cannot be {:?}; use small letters, digits and `_`, at most 48",
+                self.schema
+            );
+            return Err(FORM.wrong(what));
         }
-        let (mut common, mut tls, mut schema, mut listen) = (Common::default(), Words::default(), None, true);
-        let rest = split_query(url, |key, value| {
-            match key {
-                "schema" => schema = Some(value.to_owned()),
-                "listen" => listen = yes_or_no(key, value)?,
-                "sslmode" => drop(tls.set("tls", tls_of_sslmode(value)?)?),
-                _ => return Ok(tls.set(key, value)? || common.set(key, value)?),
-            }
-            Ok(true)
-        })?;
-        // The driver's error may quote what it could not read; a password is not for logs.
-        let config: tokio_postgres::Config = rest.parse().map_err(|_| {
-            let keys = options::KEYS;
-            Error::invalid(format!(
-                "the driver cannot read this PostgreSQL URL; write `postgres://user:password@host:port/database`, \
-                 escape odd characters as %XX, and use the driver's keys or ours: schema, listen, {keys}"
-            ))
-        })?;
-        let mut options = PostgresOptions { listen, common, ..PostgresOptions::new(config) };
-        if let Some(tls) = tls.finish()? {
-            options = options.tls(tls);
+        Ok(())
+    }
+
+    /// The same, if it can be had, with all that was chosen said to the driver.
+    pub(crate) fn ready(mut self) -> Result<Self, Error> {
+        self.check()?;
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err(Tls::lacking(super::NAME, "lockkeeper-sql"));
         }
-        schema.map_or(Ok(options.clone()), |it| options.schema(&it))
+        self.config.ssl_mode(if self.tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        Ok(self)
+    }
+
+    /// The user.
+    #[must_use]
+    pub fn user(mut self, user: impl AsRef<str>) -> Self {
+        self.config.user(user.as_ref());
+        self
+    }
+
+    /// The password.
+    #[must_use]
+    pub fn password(mut self, password: impl AsRef<str>) -> Self {
+        self.config.password(password.as_ref());
+        self
     }
 
     /// Encrypt, and check the server's certificate. Usually off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
-        self.config.ssl_mode(SslMode::Require);
         self.tls = Some(tls);
         self
     }
 
-    /// The schema for our tables and functions. Usually `lockkeeper`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] unless it consists of small letters, digits and `_`.
-    pub fn schema(mut self, schema: &str) -> Result<Self, Error> {
-        if !is_plain_name(schema) {
-            return Err(Error::invalid(format!(
-                "the schema cannot be {schema:?}; use small letters, digits and `_`, at most 48"
-            )));
-        }
-        schema.clone_into(&mut self.schema);
-        Ok(self)
+    /// The schema for our tables and functions: small letters, digits and `_`. Usually `lockkeeper`.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
     }
 
     /// Whether to hear of turns by `LISTEN`. Usually yes. Behind a pooler nobody listens, whatever is said here:
@@ -148,17 +194,24 @@ impl PostgresOptions {
         self
     }
 
-    /// After how long a silent server counts as unreachable. Usually 10 seconds.
+    /// How long an answer is waited for before a silent server counts as unreachable. Usually 10 seconds.
     #[must_use]
-    pub fn answer_within(mut self, answer_within: Duration) -> Self {
-        self.common.answer_within = answer_within.max(Duration::from_millis(1));
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.common.set_timeout(timeout);
+        self
+    }
+
+    /// How long a connection to one host is waited for. Usually 5 seconds.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout(timeout.max(Duration::from_millis(1)));
         self
     }
 
     /// How often what dead processes left is removed, by whichever process comes first. Usually every minute.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
-        self.common.clean_every = clean_every.max(Duration::from_millis(10));
+        self.common.set_clean_every(clean_every);
         self
     }
 
@@ -170,23 +223,15 @@ impl PostgresOptions {
     }
 }
 
-/// What is said in the words of libpq.
-fn tls_of_sslmode(value: &str) -> Result<&'static str, Error> {
-    match value {
-        "disable" => Ok("off"),
-        "require" | "verify-ca" | "verify-full" => Ok("on"),
-        _ => Err(Error::invalid(format!(
-            "`sslmode` cannot be {value:?}: encryption that an attacker can switch off is none; \
-             write `tls=on`, which always checks the server's certificate, or `tls=off`"
-        ))),
-    }
-}
+const TLS_WORDS: &str = "`tls=on`, which always checks the server's certificate, or `tls=off`: encryption that an attacker \
+                         can switch off is none";
 
-fn yes_or_no(key: &str, value: &str) -> Result<bool, Error> {
+/// What is said in the words of libpq.
+fn tls_of_sslmode(value: &str) -> Option<bool> {
     match value {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        _ => Err(Error::invalid(format!("`{key}` cannot be {value:?}; it is `yes` or `no`"))),
+        "disable" => Some(false),
+        "require" | "verify-ca" | "verify-full" => Some(true),
+        _ => None,
     }
 }
 
@@ -196,30 +241,41 @@ mod tests {
 
     #[test]
     fn a_url_sets_what_can_be_chosen() {
-        let url = "postgres://me:secret@a:1,b:2/db?schema=locks&listen=no&create=no&sslmode=disable";
-        let options = PostgresOptions::from_url(url).unwrap();
+        let url = "postgres://me:secret@a:1,b:2/db?schema=locks&listen=no&create=no&sslmode=disable\
+                   &connect_timeout=3s&application_name=my%20shop";
+        let options = PostgresOptions::parse(url).unwrap();
         assert_eq!(options.schema, "locks");
         assert!(!options.listen && !options.common.create);
         assert_eq!(options.config.get_ports(), [1, 2]);
         assert_eq!(options.config.get_dbname(), Some("db"));
+        assert_eq!(options.config.get_connect_timeout(), Some(&Duration::from_secs(3)));
+        assert_eq!(options.config.get_application_name(), Some("my shop"));
         assert!(!format!("{options:?}").contains("secret"));
+        assert!(options.schema("a-b").check().is_err(), "what is set in code is checked as well");
     }
 
     #[test]
     fn what_is_wrong_with_a_url_is_said_without_its_password() {
-        for url in [
-            "mysql://h/d",
-            "postgres://me:secret@h/d?schma=x",
-            "postgres://me:secret@h/d?schema=a-b",
-            "postgres://me:secret@h/d?listen=maybe",
-            "postgres://me:secret@h:port/d",
-            "postgres://me:secret@h/d?answer_within=soon",
-            "postgres://me:secret@h/d?tls=perhaps",
-            "postgres://me:secret@h/d?ca=ca.pem",
-            "postgres://me:secret@h/d?sslmode=prefer",
+        for (url, said) in [
+            ("mysql://h/d", "postgres://"),
+            ("postgres://me:secret@h/d?schma=x", "did you mean `schema`?"),
+            ("postgres://me:secret@h/d?timeuot=5s", "did you mean `timeout`?"),
+            ("postgres://me:secret@h/d?aplication_name=x", "did you mean `application_name`?"),
+            ("postgres://me:secret@h/d?answer_within=5s", "it is called `timeout`"),
+            ("postgres://me:secret@h/d?connect_timeout=5", "such as `500ms`"),
+            ("postgres://me:secret@h/d?target_session_attrs=any", "cannot write"),
+            ("postgres://me:secret@h/d?schema=a-b", "small letters"),
+            ("postgres://me:secret@h/d?listen=maybe", "`yes` or `no`"),
+            ("postgres://me:secret@h:port/d", "the driver cannot read"),
+            ("postgres://me:secret@h/d?timeout=soon", "such as `500ms`"),
+            ("postgres://me:secret@h/d?tls=perhaps", "`on` or `off`"),
+            ("postgres://me:secret@h/d?ca=ca.pem", "add `tls=on`"),
+            ("postgres://me:secret@h/d?sslmode=prefer", "write `tls=on`"),
+            ("postgres://me:secret@h/d?sslmode=disable&tls=on", "contradict"),
         ] {
-            let error = PostgresOptions::from_url(url).unwrap_err();
+            let error = PostgresOptions::parse(url).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{url}");
+            assert!(error.to_string().contains(said), "{url}: {error}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
         }
     }

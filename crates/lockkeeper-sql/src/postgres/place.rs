@@ -15,7 +15,6 @@ use super::crowd::{First, LEAVING, Leaving, Looking, Seen, Standing, TAKING, Tol
 use super::keeper::{Keeper, Near};
 use super::{NAME, Store};
 use crate::ahead::{Bell, Permit, Watch};
-use crate::load;
 use crate::name::{hash, span};
 use crate::pace::Pace;
 use crate::patience::patience;
@@ -78,7 +77,7 @@ impl PostgresPlace {
     }
 
     fn patience(&self) -> Duration {
-        patience(self.at.claim.ttl, self.store.links.shared.options.common.answer_within)
+        patience(self.at.claim.ttl, self.store.links.shared.options.common.timeout)
     }
 
     /// What keeps us, ready for renewals.
@@ -221,12 +220,12 @@ impl PostgresPlace {
 
 impl Place for PostgresPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        load::check(NAME, TAKING, &self.at.claim)?;
+        self.at.claim.check_load(NAME)?;
         let keeper = self.ready().await?;
         let bell = match &self.bell {
             Some(bell) => bell.clone(),
             // Before we ask: a message that comes right after the answer must find us.
-            None => self.bell.insert(self.store.links.shared.wake.bell(self.at.claim.id)).clone(),
+            None => self.bell.insert(self.store.links.shared.wake.hear(self.at.claim.id)).clone(),
         };
         if self.waiting && !bell.is_called() {
             // We were called to listen by a look: from now on we hear.
@@ -298,7 +297,7 @@ impl Place for PostgresPlace {
 impl Drop for PostgresPlace {
     fn drop(&mut self) {
         if self.bell.is_some() {
-            self.store.links.shared.wake.remove(self.at.claim.id);
+            self.store.links.shared.wake.forget(self.at.claim.id);
         }
     }
 }

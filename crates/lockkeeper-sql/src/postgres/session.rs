@@ -20,7 +20,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, State
 
 use super::doubt::Identity;
 use super::fault::{Result, Trouble};
-use super::wake::Wake;
+use super::wake::{self, Wake};
 use super::wire::Wire;
 
 /// A parameter and its type.
@@ -239,7 +239,7 @@ where
     let mut heard = stream::poll_fn(move |cx| connection.poll_message(cx));
     while let Some(Ok(message)) = heard.next().await {
         if let (AsyncMessage::Notification(it), Some(ears)) = (message, &ears) {
-            ears.wake.ring(it.payload());
+            wake::deliver(&ears.wake, it.payload());
             ears.heard.notify_one();
         }
     }

@@ -71,7 +71,7 @@ impl Shared {
         tokio::select! {
             biased;
             answer = answer => answer.map_err(Into::into),
-            () = self.clock.sleep(self.options.common.answer_within) => Err(Trouble::Silent),
+            () = self.clock.sleep(self.options.common.timeout) => Err(Trouble::Silent),
         }
     }
 }
@@ -203,7 +203,7 @@ impl Way {
         mut patience: Duration,
     ) -> Result<Answer> {
         let shared = &self.shared;
-        let until = shared.clock.now().after(shared.options.common.answer_within);
+        let until = shared.clock.now().after(shared.options.common.timeout);
         let (mut reconnects, mut recreated) = (0, false);
         for attempt in 0.. {
             let session = self.session().await?;

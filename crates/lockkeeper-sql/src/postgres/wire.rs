@@ -8,17 +8,18 @@ pub(crate) use secure::Wire;
 #[cfg(not(feature = "tls"))]
 mod plain {
     use lockkeeper_core::Error;
+    use lockkeeper_core::kit::tls::Tls;
     use tokio_postgres::NoTls;
-
-    use crate::tls::{Tls, refuse};
 
     /// The only way there is.
     #[derive(Clone)]
     pub(crate) struct Wire;
 
     impl Wire {
-        pub(crate) fn new(tls: Option<&Tls>) -> Result<Self, Error> {
-            refuse(tls).map(|()| Wire)
+        /// The options have refused TLS.
+        #[expect(clippy::unnecessary_wraps, reason = "the twin with TLS fails")]
+        pub(crate) fn new(_: Option<&Tls>) -> Result<Self, Error> {
+            Ok(Wire)
         }
 
         #[expect(clippy::unused_self, reason = "with the feature, the way is in there")]
@@ -37,6 +38,7 @@ mod secure {
     use std::task::{Context, Poll};
 
     use lockkeeper_core::Error;
+    use lockkeeper_core::kit::tls::Tls;
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, RootCertStore};
@@ -44,7 +46,7 @@ mod secure {
     use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
     use tokio_rustls::TlsConnector;
 
-    use crate::tls::{Tls, unusable};
+    use crate::tls::authorities;
 
     /// How to encrypt, if at all. The driver asks only if its configuration demands TLS.
     #[derive(Clone)]
@@ -61,22 +63,21 @@ mod secure {
     }
 
     fn configure(tls: &Tls) -> Result<ClientConfig, Error> {
-        let ca = tls.ca.as_deref().unwrap_or("of the system");
+        let ca = tls.ca_file().unwrap_or("of the system");
         let mut roots = RootCertStore::empty();
-        let (added, ignored) = roots.add_parsable_certificates(tls.authorities()?);
+        let (added, ignored) = roots.add_parsable_certificates(authorities(tls)?);
         if added == 0 {
-            return Err(unusable(ca, &format!("none of its {ignored} certificates is usable")));
+            return Err(Tls::unusable(ca, format!("none of its {ignored} certificates is usable")));
         }
         let builder = ClientConfig::builder().with_root_certificates(roots);
-        let Some((cert, key)) = tls.identity()? else {
+        let (Some((cert_file, key_file)), Some((cert, key))) = (tls.identity_files(), tls.read_identity()?)
+        else {
             return Ok(builder.with_no_client_auth());
         };
-        let (cert_file, key_file) =
-            (tls.cert.as_deref().unwrap_or_default(), tls.key.as_deref().unwrap_or_default());
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert).collect();
-        let chain = chain.map_err(|it| unusable(cert_file, &it))?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|it| unusable(key_file, &it))?;
-        builder.with_client_auth_cert(chain, key).map_err(|it| unusable(key_file, &it))
+        let chain = chain.map_err(|it| Tls::unusable(cert_file, it))?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|it| Tls::unusable(key_file, it))?;
+        builder.with_client_auth_cert(chain, key).map_err(|it| Tls::unusable(key_file, it))
     }
 
     impl<S> MakeTlsConnect<S> for Wire

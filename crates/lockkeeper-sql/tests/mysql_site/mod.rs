@@ -5,9 +5,9 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use lockkeeper_core::{Fence, Key};
+use lockkeeper_servers::{self as servers, Daemon, KitError, MariaDb, MariaDbOptions};
 use lockkeeper_sql::mysql::MysqlFences;
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{self, Daemon, KitError, MariaDb, MariaDbOptions};
 use mysql_async::{Conn, Opts, TxOpts};
 
 use crate::faults::Site;
@@ -59,8 +59,8 @@ macro_rules! site {
             }
 
             async fn open_url(url: &str) -> Mysql {
-                let options = MysqlOptions::from_url(url).unwrap().answer_within(Duration::from_secs(5));
-                Mysql::connect(options).await.unwrap()
+                let options = MysqlOptions::parse(url).unwrap().timeout(Duration::from_secs(5));
+                Mysql::with(options).await.unwrap()
             }
 
             fn url(&self) -> String {

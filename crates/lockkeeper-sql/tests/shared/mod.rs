@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
-use lockkeeper_testkit::servers::KitError;
+use lockkeeper_servers::KitError;
 use tokio::sync::Mutex;
 
 /// A server that tests share.

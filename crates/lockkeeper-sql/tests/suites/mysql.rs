@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
 use lockkeeper_sql::{Mysql, MysqlOptions};
-use lockkeeper_testkit::servers::{self, MariaDb, MariaDbOptions};
 use lockkeeper_testkit::suite::Harness;
 
 static MARIADB: Shared<MariaDb> = Shared::new();
@@ -18,8 +18,8 @@ impl<S: Send + Sync + 'static> Harness for On<S> {
     type Backend = Mysql;
 
     async fn connect(&self) -> Mysql {
-        let options = MysqlOptions::from_url(&self.1).unwrap();
-        Mysql::connect(options).await.unwrap()
+        let options = MysqlOptions::parse(&self.1).unwrap();
+        Mysql::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Mysql) -> Option<&'b dyn DynInspect> {

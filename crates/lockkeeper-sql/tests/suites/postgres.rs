@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::shared::Shared;
 use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_servers as servers;
 use lockkeeper_sql::{Postgres, PostgresOptions};
-use lockkeeper_testkit::servers;
 use lockkeeper_testkit::suite::Harness;
 
 static SERVER: Shared<servers::Postgres> = Shared::new();
@@ -26,8 +26,8 @@ impl Harness for OnPostgres {
     type Backend = Postgres;
 
     async fn connect(&self) -> Postgres {
-        let options = PostgresOptions::from_url(&self.server.url()).unwrap().listen(self.listen);
-        Postgres::connect(options).await.unwrap()
+        let options = PostgresOptions::parse(&self.server.url()).unwrap().listen(self.listen);
+        Postgres::with(options).await.unwrap()
     }
 
     fn inspect<'b>(&self, backend: &'b Postgres) -> Option<&'b dyn DynInspect> {

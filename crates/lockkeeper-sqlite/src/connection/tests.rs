@@ -1,7 +1,7 @@
 //! What only the thread's inside can show: batches, and a disk that fills up.
 
+use std::future::Future;
 use std::path::Path;
-use std::sync::mpsc;
 use std::task::{Context, Waker};
 
 use lockkeeper_core::backend::{Renewal, Turn};
@@ -24,10 +24,7 @@ fn ask_turn(claim: &Arc<Claim>) -> AskTurn {
 
 /// A thread that is not yet running, so that requests can wait for it together.
 fn wire(file: File) -> (Wire, Thread) {
-    let (sender, requests) = mpsc::channel();
-    let paces = Arc::<Paces>::default();
-    let thread = Thread::new(file, requests, paces.clone());
-    (Wire { requests: sender, paces, made_in: Origin::here() }, thread)
+    Thread::wired(file).unwrap()
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -147,4 +144,30 @@ fn a_full_disk_is_a_fault_that_passes_and_loses_nothing() {
     drop(wire);
     server.join().unwrap();
     assert!(!path.with_file_name("locks.db-wal").exists(), "the last one closes the log");
+}
+
+#[test]
+fn whoever_leaves_rings_for_the_one_it_lets_in_and_for_one_who_only_has_to_ask() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || File::open(SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
+    let ((far, other), (near, mut thread)) = (wire(open()), wire(open()));
+    let server = std::thread::spawn(move || other.serve());
+    let mut cx = Context::from_waker(Waker::noop());
+    thread.bell.need(thread.clock.now());
+    for load in [Load::MUTEX, Load::new(1, 2)] {
+        let key = format!("{load}");
+        let holder =
+            Arc::new(far.marked((*claim(&key)).clone().load(Load::new(load.capacity, load.capacity))));
+        assert!(matches!(block_on(far.ask(ask_turn(&holder))).unwrap().turn, Turn::Held(_)));
+        let waiter = Arc::new(near.marked((*claim(&key)).clone().load(load)));
+        let mut turn = Box::pin(near.ask(ask_turn(&waiter)));
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+        assert!(thread.take());
+        assert!(matches!(block_on(turn).unwrap().turn, Turn::Wait { .. }));
+        assert_eq!(thread.bell.rung().count(), 0, "nothing to tell yet");
+        block_on(far.ask(AskLeave { claim: holder, wanted: true })).unwrap();
+        assert_eq!(thread.bell.rung().collect::<Vec<_>>(), [waiter.id], "{load}");
+    }
+    drop(far);
+    server.join().unwrap();
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Grant, Place, Turn};
 use lockkeeper_core::{Claim, Clock, Key, Load};
-use lockkeeper_sqlite::{SqliteBackend, SqliteOptions, SqlitePlace};
+use lockkeeper_sqlite::{Sqlite, SqliteOptions, SqlitePlace};
 use tempfile::TempDir;
 
 /// No test waits longer than this for anything; only a hang is that slow.
@@ -38,8 +38,8 @@ impl Fixture {
         SqliteOptions::new(self.path())
     }
 
-    pub(crate) async fn open(&self) -> SqliteBackend {
-        SqliteBackend::open(self.options()).await.unwrap()
+    pub(crate) async fn open(&self) -> Sqlite {
+        Sqlite::with(self.options()).await.unwrap()
     }
 
     /// A look at the file past the backend.
@@ -107,7 +107,7 @@ pub(crate) async fn acquire(place: &mut SqlitePlace) -> Grant {
 }
 
 /// Hold a key of a backend for as long as the place lives.
-pub(crate) async fn hold(backend: &SqliteBackend, claim: Claim) -> (SqlitePlace, Grant) {
+pub(crate) async fn hold(backend: &Sqlite, claim: Claim) -> (SqlitePlace, Grant) {
     let mut place = backend.enter(claim);
     let grant = held(place.turn().await.unwrap());
     (place, grant)

@@ -27,14 +27,14 @@ pub struct Fate {
     /// How long the request travels.
     pub before: Duration,
     /// What happens on the way.
-    pub link: Link,
+    pub delivery: Delivery,
     /// How long the reply travels.
     pub after: Duration,
 }
 
 /// What happens to a call on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum Delivery {
     /// The call reaches the store and the answer comes back.
     Whole,
     /// The store never hears of it; the caller sees an error.
@@ -49,34 +49,34 @@ pub enum Link {
 
 impl Fate {
     /// Nothing happens to the call.
-    pub const OK: Fate = Fate::at_once(Link::Whole);
-    /// See [`Link::RequestLost`].
-    pub const REQUEST_LOST: Fate = Fate::at_once(Link::RequestLost);
-    /// See [`Link::ReplyLost`].
-    pub const REPLY_LOST: Fate = Fate::at_once(Link::ReplyLost);
-    /// See [`Link::Never`].
-    pub const NEVER: Fate = Fate::at_once(Link::Never);
-    /// See [`Link::Unanswered`].
-    pub const UNANSWERED: Fate = Fate::at_once(Link::Unanswered);
+    pub const OK: Fate = Fate::at_once(Delivery::Whole);
+    /// See [`Delivery::RequestLost`].
+    pub const REQUEST_LOST: Fate = Fate::at_once(Delivery::RequestLost);
+    /// See [`Delivery::ReplyLost`].
+    pub const REPLY_LOST: Fate = Fate::at_once(Delivery::ReplyLost);
+    /// See [`Delivery::Never`].
+    pub const NEVER: Fate = Fate::at_once(Delivery::Never);
+    /// See [`Delivery::Unanswered`].
+    pub const UNANSWERED: Fate = Fate::at_once(Delivery::Unanswered);
 
-    const fn at_once(link: Link) -> Fate {
-        Fate { before: Duration::ZERO, link, after: Duration::ZERO }
+    const fn at_once(delivery: Delivery) -> Fate {
+        Fate { before: Duration::ZERO, delivery, after: Duration::ZERO }
     }
 
     /// The call takes its time, there and back.
     pub const fn slow(before: Duration, after: Duration) -> Fate {
-        Fate { before, link: Link::Whole, after }
+        Fate { before, delivery: Delivery::Whole, after }
     }
 }
 
 /// How often what happens, in calls of a thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Odds {
-    /// See [`Link::RequestLost`].
+    /// See [`Delivery::RequestLost`].
     pub request_lost: u64,
-    /// See [`Link::ReplyLost`].
+    /// See [`Delivery::ReplyLost`].
     pub reply_lost: u64,
-    /// See [`Link::Never`]; half of them are [`Link::Unanswered`].
+    /// See [`Delivery::Never`]; half of them are [`Delivery::Unanswered`].
     pub never: u64,
     /// Calls that take up to `slow_max` each way; all others take up to `usual_max`.
     pub slow: u64,
@@ -91,14 +91,14 @@ impl Odds {
     pub fn draw(&self, chance: &mut Chance) -> Fate {
         let reach = if chance.per_mille(self.slow) { self.slow_max } else { self.usual_max };
         let (before, after) = (chance.span(reach), chance.span(reach));
-        let link = match chance.below(1000) {
-            it if it < self.request_lost => Link::RequestLost,
-            it if it < self.request_lost + self.reply_lost => Link::ReplyLost,
-            it if it < self.request_lost + self.reply_lost + self.never / 2 => Link::Never,
-            it if it < self.request_lost + self.reply_lost + self.never => Link::Unanswered,
-            _ => Link::Whole,
+        let delivery = match chance.below(1000) {
+            it if it < self.request_lost => Delivery::RequestLost,
+            it if it < self.request_lost + self.reply_lost => Delivery::ReplyLost,
+            it if it < self.request_lost + self.reply_lost + self.never / 2 => Delivery::Never,
+            it if it < self.request_lost + self.reply_lost + self.never => Delivery::Unanswered,
+            _ => Delivery::Whole,
         };
-        Fate { before, link, after }
+        Fate { before, delivery, after }
     }
 }
 

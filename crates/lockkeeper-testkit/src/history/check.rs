@@ -90,16 +90,16 @@ pub fn fences(events: &[Event]) -> Verdict {
 /// # Errors
 /// The first grant that overtook somebody.
 pub fn fifo(events: &[Event]) -> Verdict {
-    let mut standings: BTreeMap<Key, BTreeMap<ClaimId, Standing>> = BTreeMap::new();
+    let mut courses: BTreeMap<Key, BTreeMap<ClaimId, Course>> = BTreeMap::new();
     for (line, event) in events.iter().enumerate() {
-        standings.entry(event.key.clone()).or_default().entry(event.claim).or_default().see(line, event);
+        courses.entry(event.key.clone()).or_default().entry(event.claim).or_default().see(line, event);
     }
-    for (key, standings) in standings {
-        for (winner, won) in &standings {
+    for (key, courses) in courses {
+        for (winner, won) in &courses {
             let (Some(grant), Some(first_asked)) = (won.grant, won.first_asked) else {
                 continue;
             };
-            let overtaken = standings.iter().find(|(claim, other)| {
+            let overtaken = courses.iter().find(|(claim, other)| {
                 *claim != winner
                     && other.first_wait.is_some_and(|it| it < first_asked)
                     && other.ended.is_none_or(|it| grant.line < it)
@@ -203,7 +203,7 @@ fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
 
 /// What one claim did in one line, for the FIFO checker.
 #[derive(Debug, Default)]
-struct Standing {
+struct Course {
     first_asked: Option<usize>,
     first_wait: Option<usize>,
     /// When each answered question was asked, when it was answered, and until when that kept the place.
@@ -219,7 +219,7 @@ struct Won {
     fence: u64,
 }
 
-impl Standing {
+impl Course {
     fn see(&mut self, line: usize, event: &Event) {
         match event.what {
             What::Waits { asked } => {

@@ -31,15 +31,15 @@ struct Store {
 
 #[derive(Default)]
 struct Row {
-    held: Vec<Seat>,
-    line: Vec<Seat>,
+    held: Vec<Entry>,
+    line: Vec<Entry>,
     counter: u64,
     /// Who held last, for the flaw that revives.
-    last: Option<Seat>,
+    last: Option<Entry>,
 }
 
 #[derive(Clone)]
-struct Seat {
+struct Entry {
     id: (ClaimId, u64),
     weight: u32,
     capacity: u32,
@@ -101,7 +101,7 @@ impl Backend for Toy {
         let (entered_at, asked, left, woken, renewals) = (self.clock.now(), false, false, true, 0);
         let place = ToyPlace { toy: self.clone(), claim, twin, entered_at, asked, left, woken, renewals };
         if self.is(Flaw::EnteringJoins) {
-            place.with_row(|row, now| row.line.push(place.seat(now)));
+            place.with_row(|row, now| row.line.push(place.entry(now)));
         }
         place
     }
@@ -128,10 +128,10 @@ impl ToyPlace {
         from.after(self.claim.ttl)
     }
 
-    fn seat(&self, now: Moment) -> Seat {
+    fn entry(&self, now: Moment) -> Entry {
         let (weight, capacity, expires_at) =
             (self.claim.load.weight, self.claim.load.capacity, self.expires_at(now));
-        Seat { id: self.id(), weight, capacity, asked_at: now, expires_at, counter: 0, asks: 0 }
+        Entry { id: self.id(), weight, capacity, asked_at: now, expires_at, counter: 0, asks: 0 }
     }
 
     fn with_row<T>(&self, f: impl FnOnce(&mut Row, Moment) -> T) -> T {
@@ -141,7 +141,7 @@ impl ToyPlace {
         let name = toy.row_of(&self.claim.key);
         let row = store.rows.entry(name.clone()).or_default();
         row.counter = counter;
-        let alive = |it: &Seat, never: Flaw| {
+        let alive = |it: &Entry, never: Flaw| {
             let by_asker = it.asked_at.after(self.claim.ttl);
             let until = if toy.is(Flaw::ExpiryByTheAskersTtl) { by_asker } else { it.expires_at };
             now < until || toy.is(never)
@@ -176,9 +176,9 @@ impl ToyPlace {
     fn grant(&self, row: &mut Row, now: Moment) -> Turn {
         self.leave_line(row);
         row.counter += u64::from(!self.toy.is(Flaw::CounterRepeats) || row.counter == 0);
-        let seat = Seat { counter: row.counter, ..self.seat(now) };
-        row.last = Some(seat.clone());
-        row.held.push(seat);
+        let entry = Entry { counter: row.counter, ..self.entry(now) };
+        row.last = Some(entry.clone());
+        row.held.push(entry);
         self.held(row, row.counter)
     }
 
@@ -220,12 +220,12 @@ impl ToyPlace {
         }
         match place {
             Some(at) if !toy.is(Flaw::AskingTwiceJoinsTwice) => {
-                let mut seat = row.line.remove(at);
-                (seat.asked_at, seat.expires_at, seat.asks) = (now, self.expires_at(now), seat.asks + 1);
+                let mut entry = row.line.remove(at);
+                (entry.asked_at, entry.expires_at, entry.asks) = (now, self.expires_at(now), entry.asks + 1);
                 let back = toy.is(Flaw::AskingAgainGoesBack);
-                row.line.insert(if back { row.line.len() } else { at }, seat);
+                row.line.insert(if back { row.line.len() } else { at }, entry);
             }
-            _ if self.claim.patient || toy.is(Flaw::ImpatientJoins) => row.line.push(self.seat(now)),
+            _ if self.claim.patient || toy.is(Flaw::ImpatientJoins) => row.line.push(self.entry(now)),
             _ => {}
         }
         let late = toy.is(Flaw::RecheckTooLate);
@@ -242,9 +242,9 @@ impl ToyPlace {
             return Renewal::Lost;
         }
         let expires_at = self.expires_at(now);
-        if let Some(seat) = row.held.iter_mut().find(|it| it.id == self.id()) {
+        if let Some(entry) = row.held.iter_mut().find(|it| it.id == self.id()) {
             if !toy.is(Flaw::RenewalNotExtended) {
-                (seat.asked_at, seat.expires_at) = (now, expires_at);
+                (entry.asked_at, entry.expires_at) = (now, expires_at);
             }
             return held;
         }
@@ -252,12 +252,12 @@ impl ToyPlace {
             return held;
         }
         if toy.is(Flaw::RenewalRecreates) {
-            row.held = vec![Seat { counter: row.counter, ..self.seat(now) }];
+            row.held = vec![Entry { counter: row.counter, ..self.entry(now) }];
             return held;
         }
         let last = row.last.clone().filter(|it| it.id == self.id() && row.held.is_empty() && !self.left);
-        if let (true, Some(seat)) = (toy.is(Flaw::RenewalRevivesTheExpired), last) {
-            row.held.push(Seat { expires_at, ..seat });
+        if let (true, Some(entry)) = (toy.is(Flaw::RenewalRevivesTheExpired), last) {
+            row.held.push(Entry { expires_at, ..entry });
             return held;
         }
         Renewal::Lost
@@ -314,7 +314,7 @@ impl Place for ToyPlace {
         let twice = self.left && self.toy.is(Flaw::LeavingTwiceFails);
         let unasked = !self.asked && self.toy.is(Flaw::LeavingUnaskedFails);
         if twice || unasked {
-            return Err(Fault::permanent("toy", "releasing the lock", "there is nothing to release"));
+            return Err(Fault::permanent("toy", "giving the lock back", "there is nothing to give back"));
         }
         self.left = true;
         self.with_row(|row, _| self.leave_in(row));
@@ -354,8 +354,8 @@ impl Inspect for Toy {
             return Ok(None);
         };
         let now = self.clock.now();
-        let seen = |seats: &[Seat]| {
-            seats.iter().filter(|it| now < it.expires_at).map(|it| occupant(it, now)).collect()
+        let seen = |entries: &[Entry]| {
+            entries.iter().filter(|it| now < it.expires_at).map(|it| occupant(it, now)).collect()
         };
         let (holders, waiters): (Vec<_>, Vec<_>) = (seen(&row.held), seen(&row.line));
         let anybody = !(holders.is_empty() && waiters.is_empty());
@@ -380,7 +380,7 @@ impl Inspect for Toy {
     }
 }
 
-fn occupant(seat: &Seat, now: Moment) -> Occupant {
-    let load = Load::new(seat.weight, seat.capacity);
-    Occupant::new(lockkeeper_core::Label::default(), seat.expires_at - now).load(load)
+fn occupant(entry: &Entry, now: Moment) -> Occupant {
+    let load = Load::new(entry.weight, entry.capacity);
+    Occupant::new(lockkeeper_core::Label::default(), entry.expires_at - now).load(load)
 }

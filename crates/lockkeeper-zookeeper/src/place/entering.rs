@@ -3,10 +3,10 @@
 use lockkeeper_core::backend::{Fault, Result};
 use zookeeper_client::{Acls, CreateMode, Error};
 
-use super::{Step, TAKING, ZooKeeperPlace};
+use super::{Next, TAKING, ZooKeeperPlace};
 use crate::fault::{self, NAME};
 use crate::fences::Written;
-use crate::line::{Look, Stand, in_order, is_worn_out, name_of};
+use crate::line::{Entry, Look, in_order, is_worn_out, name_of};
 use crate::session::Session;
 use crate::store::Known;
 use crate::wake::Watch;
@@ -17,24 +17,24 @@ const DOUBT_EVERY: u32 = 8;
 
 impl ZooKeeperPlace {
     /// This write let us in. `floor` is what this process had seen before it wrote.
-    pub(super) async fn enter(&mut self, session: &Session, written: Written, floor: u64) -> Result<Step> {
+    pub(super) async fn enter(&mut self, session: &Session, written: Written, floor: u64) -> Result<Next> {
         self.watches.clear();
         let Some(counter) = self.store.number(session, written, floor).await? else {
             // It has no number, but the next write has one.
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         self.counter = Some(counter);
         self.store.see(counter);
         self.store.remember(self.claim.id, Known { session: session.id, counter: Some(counter) });
-        Ok(Step::Inside)
+        Ok(Next::Inside)
     }
 
     /// Take our place: make our node and list the line, in one go.
-    pub(super) async fn join(&mut self, session: &Session) -> Result<Step> {
+    pub(super) async fn join(&mut self, session: &Session) -> Result<Next> {
         if let Some(known) = self.store.recall(self.claim.id, session.id)
             && self.find_again(session, known).await?
         {
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         }
         if self.worn_out {
             return self.begin_anew(session).await;
@@ -61,11 +61,11 @@ impl ZooKeeperPlace {
         }
         let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         let Some(look) = self.look(listed) else {
             self.reset();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         if self.is_alone() && look.blockers.is_empty() {
             self.wanted = look.wanted;
@@ -99,7 +99,7 @@ impl ZooKeeperPlace {
     }
 
     /// The folder goes away by itself when it has been empty for a while.
-    pub(super) async fn make_folder(&mut self, session: &Session) -> Result<Step> {
+    pub(super) async fn make_folder(&mut self, session: &Session) -> Result<Next> {
         // There was no folder to make our node in, so there is nothing to find again, nor to leave.
         self.store.forget(self.claim.id);
         let folder = CreateMode::Container.with_acls(self.acls());
@@ -110,17 +110,17 @@ impl ZooKeeperPlace {
             let root = session.client.mkdir(&self.store.options.path, &root);
             let _ = self.store.call(session, TAKING, root).await.map_err(|it| self.refused(it))?;
         }
-        Ok(Step::Again)
+        Ok(Next::Again)
     }
 
     /// Whether our number is one that the store may give twice.
     pub(super) fn is_beyond(&self) -> bool {
-        self.node.clone().and_then(Stand::read).is_some_and(|it| it.is_beyond())
+        self.node.clone().and_then(Entry::read).is_some_and(|it| it.is_beyond())
     }
 
     /// The line's numbers come to an end. Those in it are served; then its folder is removed, with which the store
     /// forgets how far it counted. Who comes meanwhile waits beside the line: the order among these is lost.
-    pub(super) async fn begin_anew(&mut self, session: &Session) -> Result<Step> {
+    pub(super) async fn begin_anew(&mut self, session: &Session) -> Result<Next> {
         if let Some(node) = self.node.take() {
             let deleted = session.client.delete(&self.path(&node), None);
             let _ = self.store.call(session, TAKING, deleted).await?;
@@ -128,7 +128,7 @@ impl ZooKeeperPlace {
         let listed = session.client.get_and_watch_children(&self.folder);
         let Ok((names, stat, watcher)) = self.store.call(session, TAKING, listed).await? else {
             self.worn_out = false;
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         };
         // Somebody may have begun it anew while we came here.
         self.worn_out = is_worn_out(&stat);
@@ -137,7 +137,7 @@ impl ZooKeeperPlace {
                 let deleted = session.client.delete(&self.folder, None);
                 let _ = self.store.call(session, TAKING, deleted).await?;
             }
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         }
         let foreign = names.first().cloned();
         let line = in_order(names);
@@ -150,17 +150,17 @@ impl ZooKeeperPlace {
             return Err(Fault::permanent(NAME, TAKING, text));
         }
         self.watches = vec![Watch::new(watcher, &self.store.events)];
-        Ok(Step::Wait(line.len()))
+        Ok(Next::Wait(line.len()))
     }
 
     /// We were not told, asked by ourselves, and nothing has changed. Our server may be one that still shows what the
     /// leader has removed (versions before 3.9.3 can do that); then nobody will ever tell us. A write asks the leader.
-    pub(super) async fn doubt(&mut self, session: &Session, look: Look) -> Result<Step> {
+    pub(super) async fn doubt(&mut self, session: &Session, look: Look) -> Result<Next> {
         let (asked, ahead) = self.idle;
         self.idle = (if ahead == look.ahead { asked + 1 } else { 0 }, look.ahead);
         // Many that wait must not all write. Those in front find out, and the others behind them wait for these.
         if DOUBT_AHEAD_MAX < look.ahead && self.idle.0 % DOUBT_EVERY != 1 {
-            return Ok(Step::Wait(look.ahead));
+            return Ok(Next::Wait(look.ahead));
         }
         let mut found = false;
         for name in &look.blockers {
@@ -171,8 +171,8 @@ impl ZooKeeperPlace {
         if found {
             // What the write brought up to date may show it no longer; if it does, it does not count.
             self.watches.clear();
-            return Ok(Step::Again);
+            return Ok(Next::Again);
         }
-        Ok(Step::Wait(look.ahead))
+        Ok(Next::Wait(look.ahead))
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_testkit::process::KitError;
-use lockkeeper_testkit::quorum::Quorum;
-use lockkeeper_testkit::servers::{Daemon, ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::KitError;
+use lockkeeper_servers::quorum::Quorum;
+use lockkeeper_servers::{Daemon, ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::Client;
 
@@ -20,7 +20,7 @@ pub(crate) struct Servers {
 #[derive(Debug)]
 enum Deployment {
     One(Box<Server>),
-    Three(lockkeeper_testkit::servers::ZooKeeperEnsemble),
+    Three(lockkeeper_servers::ZooKeeperEnsemble),
 }
 
 impl Servers {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::quorum::{Behind, PATIENCE, Quorum, claim, locker, take};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::quorum::{Behind, PATIENCE, Quorum, claim, locker, take};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::Servers;
 
-lockkeeper_testkit::quorum!(Servers);
+lockkeeper_servers::quorum!(Servers);
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::quorum::{PATIENCE, locker, soon};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperEnsemble};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::quorum::{PATIENCE, locker, soon};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperEnsemble};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::Client;
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::{Clock, Fence, Locker};
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::quorum::{PATIENCE, Quorum, locker, soon};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::quorum::{PATIENCE, Quorum, locker, soon};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode};
 

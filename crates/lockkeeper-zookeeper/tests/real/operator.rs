@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Error, Key};
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
-use lockkeeper_testkit::quorum::{PATIENCE, locker, soon, waits};
+use lockkeeper_servers::quorum::{PATIENCE, locker, soon, waits};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 const TTL: Duration = Duration::from_secs(5);
@@ -181,7 +181,7 @@ async fn the_nodes_of_a_user_belong_to_it_alone() {
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn a_server_with_tls_is_trusted_by_its_authority_alone() {
-    use lockkeeper_testkit::servers::{Port, Tls};
+    use lockkeeper_servers::{Port, Tls};
 
     let folder = tempfile::tempdir().unwrap();
     let (tls, port) = (Tls::generate(folder.path()).unwrap(), Port::claim().unwrap());

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Clock, Error, Locker};
-use lockkeeper_testkit::process::{KitError, eventually};
-use lockkeeper_testkit::proxy::{Proxy, Rule};
-use lockkeeper_testkit::quorum::{Quorum, claim, locker, soon};
-use lockkeeper_testkit::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lockkeeper_servers::process::{KitError, eventually};
+use lockkeeper_servers::proxy::{Proxy, Rule};
+use lockkeeper_servers::quorum::{Quorum, claim, locker, soon};
+use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
 use crate::common::Servers;
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(4);
 /// Sessions that nobody uses are kept for a minute.
 const IDLE_MAX: Duration = Duration::from_secs(240);
 
-/// The time-outs of all sessions, by the server's own list, smallest first.
+/// The timeouts of all sessions, by the server's own list, smallest first.
 async fn time_outs(server: &Server) -> Vec<u64> {
     let list = server.word("cons").await.unwrap();
     let mut found: Vec<u64> =

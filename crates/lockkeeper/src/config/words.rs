@@ -1,32 +1,11 @@
 //! Words that are nearly right: which known one somebody who mistyped may have meant.
 
+use lockkeeper_core::kit::settings::nearest;
+
 /// A half sentence that helps with an unknown word: the nearest known one, or all of them.
 pub(super) fn help(word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are `{}`", known.join("`, `")),
     }
-}
-
-fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let near = known.iter().map(|it| (distance(word, it), *it)).min()?;
-    (near.0 <= 1.max(word.chars().count() / 3)).then_some(near.1)
-}
-
-/// How many letters must be changed, added or removed, or swapped with their neighbour.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];
-    for (i, a) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let mut best = (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                best = best.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
 }

@@ -1,5 +1,6 @@
 //! The shape of what ships: open types, no test code, one clock, the same rooms in every store.
 
+use std::fs;
 use std::path::Path;
 
 /// Types of the core that are complete as they are, with the reason.
@@ -7,7 +8,6 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Turn", "an answer is either or; its variants are open"),
     ("Renewal", "an answer is either or; its variants are open"),
     ("Host", "a name and a port"),
-    ("Address", "a field of it is private"),
 ];
 
 /// Words by which code reads a clock or sleeps.
@@ -17,6 +17,11 @@ const TIME: &[&str] =
 /// What every store has, whatever else it needs: the roles that whoever knows one store looks for in the next.
 const STORE_FILES: &[&str] =
     &["options.rs", "connection.rs", "place.rs", "wake.rs", "admin.rs", "doctor.rs", "fault.rs"];
+
+/// How every store is opened, in its `lib.rs` or `mod.rs`.
+const DOORS: &[&str] = &["pub async fn connect(url: &str)", "pub async fn with(options: "];
+/// And how it reads what can be chosen, in its `options.rs`.
+const CHOICES: &[&str] = &["Options", "pub fn parse(url: &str)", "kit::settings::"];
 
 /// The stores, and which of the files one has no use for.
 const STORES: &[(&str, &[&str])] = &[
@@ -31,7 +36,14 @@ const STORES: &[(&str, &[&str])] = &[
 
 /// Whether a file is part of what users build.
 pub(super) fn ships(name: &str) -> bool {
-    let ours = ["lockkeeper-testkit", "lockkeeper-bench", "lockkeeper-book", "xtask"];
+    let ours = [
+        "lockkeeper-testkit",
+        "lockkeeper-servers",
+        "lockkeeper-bench",
+        "lockkeeper-book",
+        "lockkeeper-redlock-model",
+        "xtask",
+    ];
     name.starts_with("crates/")
         && name.contains("/src/")
         && !ours.iter().any(|it| name.starts_with(&format!("crates/{it}/")))
@@ -98,6 +110,9 @@ pub(super) fn stores(root: &Path, complaints: &mut Vec<String>) {
                 complaints.push(format!("crates/{folder}: there is no {file}, which every store has"));
             }
         }
+        let read =
+            |file: &str| fs::read_to_string(root.join("crates").join(folder).join(file)).unwrap_or_default();
+        doors(folder, &(read("lib.rs") + &read("mod.rs")), &read("options.rs"), complaints);
         let store = folder.split('/').next().unwrap_or_default();
         if !root.join("crates").join(store).join("tests/conformance.rs").exists() {
             complaints.push(format!("crates/{store}: the suite stands in tests/conformance.rs"));
@@ -105,9 +120,43 @@ pub(super) fn stores(root: &Path, complaints: &mut Vec<String>) {
     }
 }
 
+/// Every store is opened in the same way, and reads its URL in the same way.
+fn doors(folder: &str, store: &str, options: &str, complaints: &mut Vec<String>) {
+    for door in DOORS.iter().filter(|it| !store.contains(**it)) {
+        complaints.push(format!("crates/{folder}: no `{door}…)`, by which every store is opened"));
+    }
+    for choice in CHOICES.iter().filter(|it| !options.contains(**it)) {
+        complaints.push(format!("crates/{folder}/options.rs: no `{choice}`, as in every store"));
+    }
+    for (number, line) in options.lines().enumerate().filter(|it| it.1.starts_with("    pub ")) {
+        if line.contains(": ") && !line.contains("fn ") {
+            complaints.push(format!(
+                "crates/{folder}/options.rs:{}: a public field; options have setters",
+                number + 1
+            ));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{file, ships};
+    use super::{doors, file, ships};
+
+    #[test]
+    fn a_store_with_another_door_is_noticed() {
+        let said = |store: &str, options: &str| {
+            let mut complaints = Vec::new();
+            doors("x", store, options, &mut complaints);
+            complaints.len()
+        };
+        let store = "pub async fn connect(url: &str) {}\npub async fn with(options: XOptions) {}";
+        let options =
+            "use kit::settings::Form;\npub struct XOptions {\n    x: u8,\n}\npub fn parse(url: &str) {}";
+        assert_eq!(said(store, options), 0);
+        assert_eq!(said("pub async fn open(url: &str) {}", options), 2);
+        assert_eq!(said(store, ""), 3);
+        assert_eq!(said(store, &options.replace("    x:", "    pub x:")), 1);
+    }
 
     fn complaints(name: &str, text: &str) -> Vec<String> {
         let mut complaints = Vec::new();

@@ -1,10 +1,25 @@
-//! Words that this house does not use, because another word means the same.
+//! One word per thing: words that this house does not use, and words that name one type only.
 
 /// The word, and what to say instead. Looked for in code, comments and pages.
 const BANNED: &[(&str, &str)] = &[
     ("handoff", "hand_on for what happens inside a process, hand-off for what the store does between two"),
     ("see_out", "leave_in_background"),
     ("leave_politely", "leave_in_caller"),
+    ("releasing the lock", "giving the lock back"),
+    ("giving up the lock", "giving the lock back"),
+    ("ownthread", "Driver, of lockkeeper_core::kit"),
+    ("stand_up", "forget, of lockkeeper_core::kit::Bells"),
+    ("refuse_misfit", "check_load, of lockkeeper_core::Claim"),
+    ("too_heavy", "check_load, of lockkeeper_core::Claim"),
+];
+
+/// Words of docs/concepts/glossary.md that are types, and the one folder or file that defines each.
+const TAKEN: &[(&str, &str)] = &[
+    ("Bells", "crates/lockkeeper-core/src/kit/"),
+    ("Driver", "crates/lockkeeper-core/src/kit/"),
+    ("Proof", "crates/lockkeeper-core/src/kit/"),
+    ("Record", "crates/lockkeeper-core/src/kit/"),
+    ("Seat", "crates/lockkeeper-redlock/"),
 ];
 
 /// Where a banned word is somebody else's, or quoted.
@@ -15,9 +30,55 @@ pub(super) fn check(name: &str, text: &str, complaints: &mut Vec<String>) {
         return;
     }
     for (number, line) in text.lines().enumerate() {
+        let at = format!("{name}:{}", number + 1);
+        if let Some((word, home)) = defined(line)
+            .and_then(|kind| TAKEN.iter().find(|it| it.0 == kind))
+            .filter(|it| !name.starts_with(it.1))
+        {
+            complaints.push(format!("{at}: `{word}` is a word of {home}: name this for what it is"));
+        }
         let line = line.to_lowercase();
         for (word, instead) in BANNED.iter().filter(|it| line.contains(it.0)) {
-            complaints.push(format!("{name}:{}: `{word}`: say {instead}", number + 1));
+            complaints.push(format!("{at}: `{word}`: say {instead}"));
+        }
+    }
+}
+
+/// The type that a line defines.
+fn defined(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line =
+        ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|it| line.strip_prefix(it)).unwrap_or(line);
+    let rest = ["struct ", "enum ", "trait "].iter().find_map(|it| line.strip_prefix(it))?;
+    rest.split(|it: char| !it.is_alphanumeric()).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(name: &str, text: &str) -> usize {
+        let mut complaints = Vec::new();
+        check(name, text, &mut complaints);
+        complaints.len()
+    }
+
+    #[test]
+    fn retired_words_are_noticed() {
+        assert_eq!(complaints("docs/a.md", "The Handoff.\nThe hand-off.\n"), 1);
+        assert_eq!(complaints("CHANGELOG.md", "The handoff.\n"), 0);
+    }
+
+    #[test]
+    fn a_word_names_one_type_wherever_it_is_defined() {
+        for line in ["struct Driver;", "    pub(crate) enum Driver<T> {", "pub trait Driver {"] {
+            assert_eq!(complaints("crates/lockkeeper-etcd/src/a.rs", line), 1, "{line}");
+            assert_eq!(complaints("crates/lockkeeper-core/src/kit/driver.rs", line), 0, "{line}");
+        }
+        for line in
+            ["use lockkeeper_core::kit::Driver;", "struct Drivers;", "// struct Driver", "impl Driver {"]
+        {
+            assert_eq!(complaints("crates/lockkeeper-etcd/src/a.rs", line), 0, "{line}");
         }
     }
 }

@@ -1,0 +1,17 @@
+//! What a caller asks of the queue.
+
+use std::time::Duration;
+
+use crate::clock::Span;
+use crate::owner::Owner;
+use crate::spi::claim::Load;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) load: Load,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Span,
+    /// `false` for a try.
+    pub(crate) patient: bool,
+}

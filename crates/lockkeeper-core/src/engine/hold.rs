@@ -1,0 +1,200 @@
+//! A hold: a tenure as one caller has it, and those of one key together.
+
+use std::sync::Arc;
+
+use crate::clock::{Clock, Moment, Span};
+use crate::engine::tenure::Tenure;
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::spi::claim::Load;
+
+/// What a guard is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) fence: Fence,
+    pub(crate) until: Moment,
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Hold {
+    /// The hold of whoever has the tenure from `now` on.
+    pub(crate) fn new(tenure: Arc<Tenure>, now: Moment, max_hold: Span, owner: Option<Owner>) -> Self {
+        Hold { fence: tenure.fence(), tenure, until: now.after(max_hold.into()), owner }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        self.tenure.valid_until().min(self.until)
+    }
+
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        self.tenure.is_valid(now) && now < self.until
+    }
+
+    pub(crate) fn is_valid_by(&self, clock: &Clock) -> bool {
+        is_valid_by(&self.tenure, self.until, clock)
+    }
+}
+
+/// Whether it is held now, without reading the clock for what never ends by itself.
+fn is_valid_by(tenure: &Tenure, until: Moment, clock: &Clock) -> bool {
+    let endless = until == Moment::NEVER && tenure.valid_until() == Moment::NEVER;
+    let now = if endless { Moment::from_nanos(0) } else { clock.now() };
+    tenure.is_valid(now) && now < until
+}
+
+/// A tenure in a line, with all guards that share it: those of one owner, or readers.
+///
+/// It and whatever contains it are moved with every in-process lock, so they are kept small.
+pub(super) struct Holding {
+    pub(super) tenure: Arc<Tenure>,
+    pub(super) until: Moment,
+    /// Whose guards they are. Readers have a list of their own.
+    owner: Option<Owner>,
+    /// Guards that are out, each level of each owner counted.
+    guards: u32,
+    /// Readers who joined since somebody outside waits.
+    pub(super) joined_while_wanted: u32,
+    /// Levels of each reader that has an owner.
+    #[expect(clippy::box_collection, reason = "a holding is moved often and rarely has such readers")]
+    readers: Option<Box<Vec<(Owner, u32)>>>,
+}
+
+impl Holding {
+    /// The holding of one guard.
+    #[inline]
+    pub(super) fn of(hold: &Hold) -> Self {
+        let (tenure, owner) = (hold.tenure.clone(), hold.owner.clone());
+        let readers = match &owner {
+            Some(owner) if tenure.load == Load::READER => Some(Box::new(vec![(owner.clone(), 1)])),
+            Some(_) | None => None,
+        };
+        Holding { tenure, until: hold.until, owner, guards: 1, joined_while_wanted: 0, readers }
+    }
+
+    /// One more guard of it.
+    pub(super) fn hold_for(&self, owner: Option<Owner>) -> Hold {
+        Hold { tenure: self.tenure.clone(), fence: self.tenure.fence(), until: self.until, owner }
+    }
+
+    pub(super) fn is_valid_by(&self, clock: &Clock) -> bool {
+        is_valid_by(&self.tenure, self.until, clock)
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.tenure.load
+    }
+
+    /// How deep this owner is inside.
+    pub(super) fn depth_of(&self, owner: &Owner) -> u32 {
+        if self.load() != Load::READER {
+            return if self.owner.as_ref() == Some(owner) { self.guards } else { 0 };
+        }
+        let readers = self.readers.iter().flat_map(|it| it.iter());
+        readers.into_iter().find(|it| it.0 == *owner).map_or(0, |it| it.1)
+    }
+
+    /// One guard more.
+    pub(super) fn enter(&mut self, owner: Option<&Owner>) {
+        self.guards += 1;
+        let Some(owner) = owner.filter(|_| self.load() == Load::READER) else { return };
+        let readers = self.readers.get_or_insert_default();
+        match readers.iter_mut().find(|it| it.0 == *owner) {
+            Some(it) => it.1 += 1,
+            None => readers.push((owner.clone(), 1)),
+        }
+    }
+
+    /// One guard less. `true` if it was the last.
+    pub(super) fn leave(&mut self, owner: Option<&Owner>) -> bool {
+        debug_assert!(0 < self.guards, "more guards come back than were given");
+        self.guards = self.guards.saturating_sub(1);
+        if let (Some(readers), Some(owner)) = (&mut self.readers, owner)
+            && let Some(at) = readers.iter().position(|it| it.0 == *owner)
+        {
+            readers[at].1 -= 1;
+            if readers[at].1 == 0 {
+                readers.swap_remove(at);
+            }
+        }
+        self.guards == 0
+    }
+}
+
+/// All that is held of one key. It always knows the key, also when nothing is held.
+pub(super) enum Room {
+    Empty(Box<Key>),
+    One(Holding),
+    /// Never fewer than two.
+    Several(Vec<Holding>),
+}
+
+impl Room {
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Room::Empty(key) => key,
+            Room::One(holding) => &holding.tenure.key,
+            Room::Several(holdings) => &holdings[0].tenure.key,
+        }
+    }
+
+    pub(super) fn holdings(&self) -> &[Holding] {
+        match self {
+            Room::Empty(_) => &[],
+            Room::One(holding) => std::slice::from_ref(holding),
+            Room::Several(holdings) => holdings,
+        }
+    }
+
+    pub(super) fn holdings_mut(&mut self) -> &mut [Holding] {
+        match self {
+            Room::Empty(_) => &mut [],
+            Room::One(holding) => std::slice::from_mut(holding),
+            Room::Several(holdings) => holdings,
+        }
+    }
+
+    pub(super) fn position(&self, tenure: &Arc<Tenure>) -> Option<usize> {
+        self.holdings().iter().position(|it| Arc::ptr_eq(&it.tenure, tenure))
+    }
+
+    pub(super) fn add(&mut self, holding: Holding) {
+        *self = match std::mem::replace(self, Room::Several(Vec::new())) {
+            Room::Empty(_) => Room::One(holding),
+            Room::One(first) => Room::Several(vec![first, holding]),
+            Room::Several(mut holdings) => {
+                holdings.push(holding);
+                Room::Several(holdings)
+            }
+        };
+    }
+
+    /// Whether nobody holds any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.holdings().iter().all(|it| it.guards == 0)
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        let Room::Several(holdings) = self else {
+            *self = Room::Empty(Box::new(self.key().clone()));
+            return;
+        };
+        holdings.swap_remove(at);
+        if holdings.len() == 1
+            && let Some(last) = holdings.pop()
+        {
+            *self = Room::One(last);
+        }
+    }
+
+    /// Whether a claim of this load fits beside all that this process holds.
+    pub(super) fn fits(&self, load: Load) -> bool {
+        let (mut weight, mut capacity) = (u64::from(load.weight), load.capacity);
+        for other in self.holdings().iter().map(Holding::load) {
+            weight += u64::from(other.weight);
+            capacity = capacity.min(other.capacity);
+        }
+        weight <= u64::from(capacity)
+    }
+}

@@ -1,0 +1,238 @@
+//! Readers beside each other, writers alone, permits by number: in one process and between two.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::Inspect as _;
+use lockkeeper_core::memory::MemoryPlace;
+use lockkeeper_core::{Claim, Clock, Error, Key, Locker, LostReason, Memory, Owner};
+use tokio::task::yield_now;
+
+/// Far beyond what anything here needs: only a test that hangs meets it.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A store that only its locker can reach, and one that others can.
+fn private_and_shared() -> [(Memory, Option<Memory>); 2] {
+    let shared = Memory::default();
+    [(Memory::default(), None), (shared.clone(), Some(shared))]
+}
+
+async fn holders(store: &Memory, name: &str) -> usize {
+    store.show(&Key::new(name).unwrap()).await.unwrap().map_or(0, |it| it.holders.len())
+}
+
+#[tokio::test]
+async fn readers_of_a_process_share_one_place_at_the_store() {
+    let store = Memory::default();
+    let locker = Locker::new(store.clone());
+    let mut readers = Vec::new();
+    for _ in 0..10 {
+        readers.push(locker.read("k").await.unwrap());
+    }
+    assert_eq!(holders(&store, "k").await, 1);
+    let fence = readers[0].fence();
+    assert!(readers.iter().all(|it| it.is_valid() && it.fence() == fence));
+    while let Some(reader) = readers.pop() {
+        assert_eq!(holders(&store, "k").await, 1, "{} are left", readers.len() + 1);
+        reader.release().await.unwrap();
+    }
+    assert_eq!((holders(&store, "k").await, locker.lines()), (0, 0));
+}
+
+#[tokio::test]
+async fn nobody_is_passed_by_whoever_comes_later() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let first = locker.read("k").await.unwrap();
+        let mut writer = tokio::spawn(locker.lock("k"));
+        yield_now().await;
+        let mut second = tokio::spawn(locker.read("k"));
+        yield_now().await;
+        assert!(locker.read("k").attempt().await.unwrap().is_none(), "a writer waits");
+        assert!(!writer.is_finished() && !second.is_finished());
+        let before = first.fence();
+        first.release().await.unwrap();
+        let guard = (&mut writer).await.unwrap().unwrap();
+        assert!(before.get() < guard.fence().get());
+        yield_now().await;
+        assert!(!second.is_finished(), "it read beside a writer");
+        let written = guard.fence();
+        drop(guard);
+        let second = (&mut second).await.unwrap().unwrap();
+        assert!(written.get() < second.fence().get());
+    }
+}
+
+#[tokio::test]
+async fn those_who_fit_together_enter_together() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let writer = locker.write("k").await.unwrap();
+        let readers: Vec<_> = (0..20).map(|_| tokio::spawn(locker.read("k"))).collect();
+        yield_now().await;
+        drop(writer);
+        let mut guards = Vec::new();
+        for reader in readers {
+            guards.push(tokio::time::timeout(HANG, reader).await.unwrap().unwrap().unwrap());
+        }
+        assert!(guards.iter().all(|it| it.fence() == guards[0].fence()), "they hold at the same time");
+    }
+}
+
+#[tokio::test]
+async fn permits_are_counted_and_a_big_request_is_not_passed_by_small_ones() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let two = locker.permits("k", 2, 5).await.unwrap();
+        let again = locker.permits("k", 2, 5).await.unwrap();
+        let big = tokio::spawn(locker.permits("k", 3, 5));
+        yield_now().await;
+        let small = tokio::spawn(locker.permits("k", 1, 5));
+        yield_now().await;
+        assert!(!big.is_finished() && !small.is_finished(), "four of five are out, and the big one is first");
+        two.release().await.unwrap();
+        let big = tokio::time::timeout(HANG, big).await.unwrap().unwrap().unwrap();
+        yield_now().await;
+        assert!(!small.is_finished(), "five of five are out");
+        again.release().await.unwrap();
+        let small = tokio::time::timeout(HANG, small).await.unwrap().unwrap().unwrap();
+        assert!(big.is_valid() && small.is_valid());
+        drop((big, small));
+    }
+}
+
+#[tokio::test]
+async fn an_owner_reads_again_but_does_not_wait_for_itself() {
+    for (store, _others) in private_and_shared() {
+        let (locker, owner) = (Locker::new(store), Owner::new("import"));
+        let outer = locker.read("k").owner(&owner).await.unwrap();
+        let writer = tokio::spawn(locker.lock("k"));
+        yield_now().await;
+        let inner = locker.read("k").owner(&owner).await.unwrap();
+        let refused = locker.write("k").owner(&owner).await.unwrap_err();
+        assert!(
+            matches!(refused, Error::Invalid { .. }) && refused.to_string().contains("reads it already"),
+            "{refused}"
+        );
+        drop(inner);
+        yield_now().await;
+        assert!(!writer.is_finished(), "the outer guard still reads");
+        drop(outer);
+        drop(tokio::time::timeout(HANG, writer).await.unwrap().unwrap().unwrap());
+
+        let outer = locker.write("k").owner(&owner).await.unwrap();
+        let inner = locker.read("k").owner(&owner).await.unwrap();
+        assert_eq!(inner.fence().get(), outer.fence().get(), "who writes may also read");
+        drop((inner, outer));
+        assert_eq!(locker.lines(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_can_never_be_had_is_refused_and_leaves_nothing() {
+    let store = Memory::default();
+    let locker = Locker::new(store.clone());
+    for (count, of) in [(0, 5), (6, 5), (0, 0), (1, 0)] {
+        let refused = locker.permits("k", count, of).await.unwrap_err();
+        assert!(matches!(refused, Error::Invalid { .. }), "{count} of {of}: {refused}");
+    }
+    assert_eq!((holders(&store, "k").await, locker.lines()), (0, 0));
+
+    let locker = Locker::new(OneAtATime(Memory::default()));
+    for refused in [locker.read("k").await.unwrap_err(), locker.permits("k", 1, 2).await.unwrap_err()] {
+        assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+    }
+    assert!(locker.write("k").await.is_err() && locker.lock("k").await.is_ok());
+}
+
+/// A store that says it has no room for sharing.
+#[derive(Debug)]
+struct OneAtATime(Memory);
+
+impl Backend for OneAtATime {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        Profile::new("one at a time", Reach::Process).fifo()
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        self.0.enter(claim)
+    }
+}
+
+#[tokio::test]
+async fn a_writer_elsewhere_is_served_though_readers_here_never_cease() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let stream = tokio::spawn(async move {
+        // There is always a reader: the next one comes before the last has gone.
+        let mut reader = here.read("k").await.unwrap();
+        loop {
+            let next = here.read("k").await.unwrap();
+            Clock::boot().sleep(Duration::from_millis(1)).await;
+            drop(std::mem::replace(&mut reader, next));
+        }
+    });
+    for _ in 0..3 {
+        let writer = tokio::time::timeout(HANG, there.write("k")).await.expect("it starves").unwrap();
+        writer.release().await.unwrap();
+    }
+    stream.abort();
+}
+
+#[tokio::test]
+async fn readers_of_two_processes_read_beside_each_other() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    let one = here.read("k").await.unwrap();
+    let other = there.read("k").await.unwrap();
+    assert_eq!(holders(&store, "k").await, 2);
+    assert!(one.is_valid() && other.is_valid());
+    assert!(there.try_lock("k").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_loss_of_a_shared_place_is_told_to_all_who_share_it() {
+    let store = Memory::default();
+    let locker = Locker::builder(store.clone()).ttl(Duration::from_millis(300)).build();
+    let (one, other) = (locker.read("k").await.unwrap(), locker.read("k").await.unwrap());
+    let (one_lost, other_lost) = (one.lost(), other.lost());
+    store.break_lock(one.key()).await.unwrap();
+    assert_eq!(tokio::time::timeout(HANG, one_lost).await.unwrap(), LostReason::Taken);
+    assert_eq!(tokio::time::timeout(HANG, other_lost).await.unwrap(), LostReason::Taken);
+    assert!(!one.is_valid() && !other.is_valid());
+    let fresh = locker.read("k").await.unwrap();
+    assert!(fresh.is_valid(), "who comes after the loss goes to the store anew");
+}
+
+#[tokio::test]
+async fn a_writer_that_goes_away_lets_the_readers_behind_it_join() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let first = locker.read("k").await.unwrap();
+        let writer = tokio::spawn(locker.write("k"));
+        yield_now().await;
+        let second = tokio::spawn(locker.read("k"));
+        yield_now().await;
+        assert!(!second.is_finished());
+        writer.abort();
+        let second = tokio::time::timeout(HANG, second).await.unwrap().unwrap().unwrap();
+        assert_eq!(second.fence(), first.fence());
+        drop((first, second));
+        assert_eq!(locker.lines(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_whose_hold_has_an_end_ends_alone() {
+    for (store, _others) in private_and_shared() {
+        let locker = Locker::new(store);
+        let lasting = locker.read("k").await.unwrap();
+        let brief = locker.read("k").max_hold(Duration::from_millis(50)).await.unwrap();
+        assert_eq!(tokio::time::timeout(HANG, brief.lost()).await.unwrap(), LostReason::MaxHold);
+        assert!(lasting.is_valid() && !brief.is_valid());
+    }
+}

@@ -1,0 +1,1 @@
+../../lockkeeper-core/src/kit/nearest.rs
