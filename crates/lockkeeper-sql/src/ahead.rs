@@ -209,13 +209,13 @@ async fn stand<S: Stand>(store: &Arc<S>, ahead: &S::Ahead, over: &AtomicBool) ->
     let seat = match seats.take(clock.now()) {
         None => return false,
         Some(Ok(seat)) => seat,
-        Some(Err(wished)) => match store.open(wished).await {
-            Some(seat) => seat,
-            None => {
+        Some(Err(wished)) => {
+            let Some(seat) = store.open(wished).await else {
                 seats.lost(clock.now());
                 return false;
-            }
-        },
+            };
+            seat
+        }
     };
     let mut gone = Some(false);
     while gone == Some(false) && !over.load(Ordering::Acquire) {

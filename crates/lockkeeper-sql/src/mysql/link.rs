@@ -202,7 +202,10 @@ impl Way {
             }
             self.pulse.busy.store(true, Ordering::Release);
             let answer = self.answer(&mut open, request.ask, request.patience, request.heard_since).await;
-            if answer.as_ref().is_err_and(Trouble::spoils) {
+            if answer.as_ref().is_err_and(Trouble::is_answer) && answer.as_ref().is_err_and(Trouble::spoils) {
+                // Nothing is under way any more, but nobody can tell what is left of it.
+                open = None;
+            } else if answer.as_ref().is_err_and(Trouble::spoils) {
                 // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
                 self.give_up(&mut open);
             } else if let Some(open) = &mut open {
