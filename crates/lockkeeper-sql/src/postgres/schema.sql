@@ -138,6 +138,7 @@ DECLARE
     ahead bigint;
     ahead_waiting bigint;
     fits boolean;
+    told bigint;
     before bigint;
     bell boolean := false;
 BEGIN
@@ -160,10 +161,10 @@ BEGIN
         SET expires = now + p_ttl, counter = CASE c.counter WHEN 0 THEN number ELSE c.counter END, wake = p_wake
         WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held AND c.expires > now
             AND c.weight >= c.capacity
-        RETURNING c.counter INTO number;
+        RETURNING c.counter INTO told;
         IF FOUND THEN
             PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_seq LIMIT 1;
-            RETURN ARRAY[1, number, FOUND::integer, 0, 0, 0, p_seq, 0, 0, 0];
+            RETURN ARRAY[1, told, FOUND::integer, 0, 0, 0, p_seq, 0, 0, 0];
         END IF;
     END IF;
     -- A free lock, which is what most are: nobody holds and nobody waits.
