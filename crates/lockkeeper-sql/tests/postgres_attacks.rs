@@ -255,7 +255,7 @@ async fn a_claim_heavier_than_its_room_is_refused_and_blocks_nobody() {
     let key = Key::new("room").unwrap();
     let heavy = Claim::new(key.clone(), TTL).unwrap().load(Load::new(3, 2));
     let fault = store.enter(heavy).turn().await.unwrap_err();
-    assert!(!fault.is_transient() && fault.message.contains("capacity of 2"), "{fault}");
+    assert!(!fault.is_transient() && fault.message.contains("capacity is 2"), "{fault}");
     assert!(store.show(&key).await.unwrap().is_none());
     locker(store).lock("room").await.unwrap().release().await.unwrap();
 }
