@@ -11,6 +11,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod ahead;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod fenced;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;

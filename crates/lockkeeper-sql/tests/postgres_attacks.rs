@@ -106,7 +106,7 @@ async fn no_setting_of_the_user_matters() {
         )
         .await
         .unwrap();
-    let turn = "SELECT lockkeeper.lockkeeper_turn_2('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL)";
+    let turn = "SELECT lockkeeper.lockkeeper_turn_2('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL, false)";
     client.batch_execute(&format!("SET standard_conforming_strings = on; {turn}")).await.unwrap();
     let row = client.query_one("SHOW synchronous_commit", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "on");
@@ -255,7 +255,7 @@ async fn a_claim_heavier_than_its_room_is_refused_and_blocks_nobody() {
     let key = Key::new("room").unwrap();
     let heavy = Claim::new(key.clone(), TTL).unwrap().load(Load::new(3, 2));
     let fault = store.enter(heavy).turn().await.unwrap_err();
-    assert!(!fault.is_transient() && fault.message.contains("capacity of 2"), "{fault}");
+    assert!(!fault.is_transient() && fault.message.contains("capacity is 2"), "{fault}");
     assert!(store.show(&key).await.unwrap().is_none());
     locker(store).lock("room").await.unwrap().release().await.unwrap();
 }
@@ -310,4 +310,47 @@ fn a_runtime_that_nobody_drives_holds_up_nobody() {
     other.block_on(async { locker.lock("elsewhere").await.unwrap().release().await.unwrap() });
     assert!(Clock::boot().now() - begun < Duration::from_secs(30), "somebody waited for it");
     drop(server);
+}
+
+/// In a line in which each waits for the one before it, all are served in order, also if all sessions end; and none of
+/// the server's own locks outlives its claim.
+#[tokio::test]
+async fn whoever_waits_for_the_one_before_it_is_served_also_if_all_sessions_end() {
+    let server = start(&[]).await;
+    let count = async |sql: &str| server.sql(sql).await.unwrap().trim().parse::<usize>().unwrap();
+    let until = async |sql: &str, wanted: usize| {
+        within(async {
+            while count(sql).await != wanted {
+                Clock::boot().sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    };
+    let in_line = "SELECT count(*) FROM lockkeeper.lockkeeper_claim WHERE NOT held";
+    let bells = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
+    let watches = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    for kill in [false, true] {
+        let held = locker(open(&server.url()).await).lock("line").await.unwrap();
+        let mut waiting = JoinSet::new();
+        for at in 0..3 {
+            let one = locker(open(&server.url()).await);
+            waiting.spawn(async move {
+                one.lock("line").await.unwrap().release().await.unwrap();
+                at
+            });
+            until(in_line, at + 1).await;
+        }
+        assert_eq!(count(bells).await, 3, "one for each who waits");
+        until(watches, 2).await;
+        if kill {
+            let all = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                       WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+            assert!(6 <= count(all).await);
+        }
+        held.release().await.unwrap();
+        for at in 0..3 {
+            assert_eq!(within(waiting.join_next()).await.unwrap().unwrap(), at);
+        }
+        until(bells, 0).await;
+    }
 }

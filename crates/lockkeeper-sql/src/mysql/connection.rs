@@ -14,6 +14,7 @@ use lockkeeper_core::{Clock, Moment};
 use mysql_async::Row;
 use tokio::runtime::Handle;
 
+use super::doubt::Doubts;
 use super::fault::{Cure, Result, Trouble};
 use super::link::{Ask, Link, Reply};
 use super::options::MysqlOptions;
@@ -38,6 +39,7 @@ pub(crate) struct Links {
     pub(crate) clock: Clock,
     home: Arc<Link>,
     others: Mutex<Vec<(Use, Arc<Link>)>>,
+    doubts: Arc<Doubts>,
     /// The longest ttl asked for, which is how long the room stays closed if the tables were lost.
     ttl_max: Mutex<Duration>,
 }
@@ -45,9 +47,10 @@ pub(crate) struct Links {
 impl Links {
     /// `runtime` is where the store is opened; it also drives the cleaner.
     pub(crate) fn new(options: MysqlOptions, runtime: Handle) -> Self {
-        let options = Arc::new(options);
+        let (options, doubts) = (Arc::new(options), Arc::<Doubts>::default());
         Links {
-            home: Arc::new(Link::start(options.clone(), runtime)),
+            home: Arc::new(Link::start(options.clone(), runtime, Some(doubts.clone()))),
+            doubts,
             options,
             clock: Clock::boot(),
             others: Mutex::default(),
@@ -166,7 +169,9 @@ impl Links {
             return link.clone();
         }
         others.retain(|it| !it.1.is_dead());
-        let link = Arc::new(Link::start(self.options.clone(), runtime));
+        // What keeps locks and places changes nothing if it is late, and must not be late itself.
+        let doubts = (purpose == Use::Commands).then(|| self.doubts.clone());
+        let link = Arc::new(Link::start(self.options.clone(), runtime, doubts));
         others.push((purpose, link.clone()));
         link
     }

@@ -84,6 +84,11 @@ impl Trouble {
         matches!(self.code(), Some(1243 | 1295 | 1461))
     }
 
+    /// Whether the server has answered, and is done with it.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.code().is_some() || matches!(self, Trouble::Uncommitted)
+    }
+
     /// Whether the connection may not be used any more.
     pub(crate) fn spoils(&self) -> bool {
         // Others got in between, something is missing, we may not: all that leaves a session as it was. After anything

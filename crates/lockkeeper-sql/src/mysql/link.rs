@@ -4,8 +4,8 @@
 //! that nobody interrupts; callers send it statements and wait. What breaks is opened again at the next one.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkeeper_core::{Clock, Moment};
@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::alone::{Left, Take, Taken};
+use super::doubt::{Doubts, Identity};
 use super::fault::{Result, Trouble};
 use super::lane::Lane;
 use super::line::{Mark, Seen};
@@ -72,6 +73,8 @@ struct Pulse {
     connected: AtomicBool,
     /// It gave no sign of life when one was due.
     stalled: AtomicBool,
+    /// The session, as the server knows it.
+    identity: Mutex<Option<Identity>>,
 }
 
 /// A connection's task, driven by one runtime, and the lanes that lead to it.
@@ -79,6 +82,8 @@ pub(super) struct Link {
     pub(super) runtime: Handle,
     requests: mpsc::UnboundedSender<Request>,
     pulse: Arc<Pulse>,
+    /// Where a session that is given up is noted; `None` if it does not matter what it still does.
+    doubts: Option<Arc<Doubts>>,
     clock: Clock,
     pub(super) takes: Lane<Take, Option<Taken>>,
     pub(super) leaves: Lane<Mark, Left>,
@@ -88,14 +93,16 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn start(options: Arc<MysqlOptions>, runtime: Handle) -> Self {
+    pub(super) fn start(options: Arc<MysqlOptions>, runtime: Handle, doubts: Option<Arc<Doubts>>) -> Self {
         let (requests, inbox) = mpsc::unbounded_channel();
         let pulse = Arc::<Pulse>::default();
-        runtime.spawn(serve(options, inbox, pulse.clone()));
+        let way = Way { options, clock: Clock::boot(), pulse: pulse.clone(), doubts: doubts.clone() };
+        runtime.spawn(way.serve(inbox));
         Link {
             runtime,
             requests,
             pulse,
+            doubts,
             clock: Clock::boot(),
             takes: Lane::new(),
             leaves: Lane::new(),
@@ -118,6 +125,11 @@ impl Link {
     /// It was connected when it last heard of the server.
     pub(super) fn is_connected(&self) -> bool {
         self.pulse.connected.load(Ordering::Acquire)
+    }
+
+    /// Nobody stands between us and the server, as far as we know.
+    pub(super) fn is_direct(&self) -> bool {
+        self.pulse.identity().is_some()
     }
 
     /// Send a request and wait for the answer, at most `patience` from when it is its turn.
@@ -145,6 +157,9 @@ impl Link {
             if !busy || patience.max(OPEN_MIN) + STALL < now - since {
                 // Dropping the receiver withdraws the request, if nobody has begun with it.
                 self.pulse.stalled.store(true, Ordering::Release);
+                if let Some(doubts) = self.doubts.as_ref().filter(|_| busy) {
+                    doubts.add(self.pulse.identity().as_ref());
+                }
                 return Err(Trouble::Stalled);
             }
         }
@@ -152,6 +167,10 @@ impl Link {
 }
 
 impl Pulse {
+    fn identity(&self) -> MutexGuard<'_, Option<Identity>> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn step(&self) {
         self.stalled.store(false, Ordering::Release);
         self.steps.fetch_add(1, Ordering::AcqRel);
@@ -164,64 +183,94 @@ struct Open {
     heard_at: Moment,
 }
 
-/// The connection's task: one statement after the other, until nobody can send any more.
-async fn serve(options: Arc<MysqlOptions>, mut inbox: mpsc::UnboundedReceiver<Request>, pulse: Arc<Pulse>) {
-    let (clock, mut open) = (Clock::boot(), None::<Open>);
-    while let Some(request) = inbox.recv().await {
-        pulse.step();
-        if request.reply.is_closed() {
-            continue;
-        }
-        pulse.busy.store(true, Ordering::Release);
-        let answer =
-            answer(&options, &clock, &mut open, request.ask, request.patience, request.heard_since).await;
-        if answer.as_ref().is_err_and(Trouble::spoils) {
-            // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
-            open = None;
-        } else if let Some(open) = &mut open {
-            open.heard_at = clock.now();
-        }
-        pulse.connected.store(open.is_some(), Ordering::Release);
-        pulse.busy.store(false, Ordering::Release);
-        pulse.step();
-        // Whoever went away does not need the answer.
-        let _ = request.reply.send(answer);
-    }
-    if let Some(Open { conn, .. }) = open {
-        // Say goodbye; if that fails the server notices by itself.
-        let _ = conn.disconnect().await;
-    }
+/// What the connection's task works with.
+struct Way {
+    options: Arc<MysqlOptions>,
+    clock: Clock,
+    pulse: Arc<Pulse>,
+    doubts: Option<Arc<Doubts>>,
 }
 
-/// The answer to one request, on a connection that is opened if there is none to be trusted.
-async fn answer(
-    options: &MysqlOptions,
-    clock: &Clock,
-    open: &mut Option<Open>,
-    ask: Ask,
-    mut patience: Duration,
-    heard_since: Moment,
-) -> Result<Reply> {
-    let answer_within = options.common.timeout;
-    if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
-        *open = None;
-    }
-    if let Some(open) = open {
-        if IDLE < clock.now() - open.heard_at && !matches!(ask, Ask::Patient(_)) {
-            patience = patience.min(IDLE);
+impl Way {
+    /// The connection's task: one statement after the other, until nobody can send any more.
+    async fn serve(self, mut inbox: mpsc::UnboundedReceiver<Request>) {
+        let mut open = None::<Open>;
+        while let Some(request) = inbox.recv().await {
+            self.pulse.step();
+            if request.reply.is_closed() {
+                continue;
+            }
+            self.pulse.busy.store(true, Ordering::Release);
+            let answer = self.answer(&mut open, request.ask, request.patience, request.heard_since).await;
+            if answer.as_ref().is_err_and(Trouble::is_answer) && answer.as_ref().is_err_and(Trouble::spoils) {
+                // Nothing is under way any more, but nobody can tell what is left of it.
+                open = None;
+            } else if answer.as_ref().is_err_and(Trouble::spoils) {
+                // An unanswered statement blocks all behind it, and nobody can tell whose answer comes next.
+                self.give_up(&mut open);
+            } else if let Some(open) = &mut open {
+                open.heard_at = self.clock.now();
+            }
+            self.pulse.connected.store(open.is_some(), Ordering::Release);
+            self.pulse.busy.store(false, Ordering::Release);
+            self.pulse.step();
+            // Whoever went away does not need the answer.
+            let _ = request.reply.send(answer);
         }
-    } else {
-        let conn = in_time(clock, patience.max(OPEN_MIN).min(options.connect_patience()), async {
-            let mut conn = Conn::new(options.opts.clone()).await?;
-            session::greet(&mut conn).await?;
-            Ok(conn)
-        });
-        *open = Some(Open { conn: conn.await?, heard_at: clock.now() });
+        if let Some(Open { conn, .. }) = open {
+            // Say goodbye; if that fails the server notices by itself.
+            let _ = conn.disconnect().await;
+        }
     }
-    let Some(Open { conn, .. }) = open else { return Err(Trouble::Silent) };
-    let sent_at = clock.now();
-    let most = if matches!(ask, Ask::Patient(_)) { patience } else { patience.min(answer_within) };
-    in_time(clock, most, run(conn, ask, sent_at)).await
+
+    /// Never use this connection again.
+    fn give_up(&self, open: &mut Option<Open>) {
+        let identity = self.pulse.identity().take();
+        if let (Some(doubts), Some(_)) = (&self.doubts, open.take()) {
+            doubts.add(identity.as_ref());
+        }
+    }
+
+    /// The answer to one request, on a connection that is opened if there is none to be trusted.
+    async fn answer(
+        &self,
+        open: &mut Option<Open>,
+        ask: Ask,
+        mut patience: Duration,
+        heard_since: Moment,
+    ) -> Result<Reply> {
+        let (clock, answer_within) = (&self.clock, self.options.common.timeout);
+        if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
+            self.give_up(open);
+        }
+        if let Some(open) = open {
+            if IDLE < clock.now() - open.heard_at && !matches!(ask, Ask::Patient(_)) {
+                patience = patience.min(IDLE);
+            }
+        } else {
+            let opening =
+                in_time(clock, patience.max(OPEN_MIN).min(self.options.connect_patience()), async {
+                    let mut conn = Conn::new(self.options.opts.clone()).await?;
+                    session::greet(&mut conn).await?;
+                    let identity = if self.doubts.is_some() { Identity::of(&mut conn).await } else { None };
+                    Ok((conn, identity))
+                });
+            let (conn, identity) = opening.await?;
+            *self.pulse.identity() = identity;
+            *open = Some(Open { conn, heard_at: clock.now() });
+        }
+        let Some(Open { conn, .. }) = open else { return Err(Trouble::Silent) };
+        if let Some(doubts) = &self.doubts {
+            let settling = async {
+                doubts.settle(clock, conn).await;
+                Ok(())
+            };
+            in_time(clock, answer_within, settling).await?;
+        }
+        let sent_at = clock.now();
+        let most = if matches!(ask, Ask::Patient(_)) { patience } else { patience.min(answer_within) };
+        in_time(clock, most, run(conn, ask, sent_at)).await
+    }
 }
 
 async fn in_time<T>(clock: &Clock, patience: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {

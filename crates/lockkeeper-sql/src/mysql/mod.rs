@@ -4,10 +4,12 @@
 //! What holds and what does not, the rights a user needs and the plain DDL are in `docs/backends/mysql.md`.
 
 mod admin;
+mod ahead;
 mod alone;
 mod cleaner;
 mod connection;
 mod doctor;
+mod doubt;
 mod fault;
 mod fenced;
 mod lane;
@@ -36,7 +38,10 @@ pub use options::MysqlOptions;
 pub use place::MysqlPlace;
 pub use schema::ddl;
 
+use ahead::Chair;
 use connection::Links;
+
+use crate::ahead::Chairs;
 
 const NAME: &str = "mysql";
 
@@ -60,6 +65,7 @@ pub struct Mysql(Arc<Store>);
 #[derive(Debug)]
 pub(crate) struct Store {
     links: Links,
+    chairs: Chairs<Chair>,
 }
 
 impl fmt::Debug for Mysql {
@@ -92,7 +98,8 @@ impl Mysql {
     pub async fn with(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store = Arc::new(Store { links: Links::new(options.ready()?, runtime) });
+        let store =
+            Arc::new(Store { links: Links::new(options.ready()?, runtime), chairs: Chairs::default() });
         store.links.prepare("preparing the tables").await?;
         // Processes that do not live long clean as well. A fault here is met again by the first verb.
         let _ = cleaner::clean_some(&store).await;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::{Claim, Moment};
+use tokio::runtime::Handle;
 
+use super::ahead::name_of;
 use super::alone::{Left, Take};
 use super::fault::Trouble;
 use super::line::{Mark, Seen, View, What};
@@ -14,6 +16,7 @@ use super::link::{Ask, Link};
 use super::pace::Pace;
 use super::text::{bytes, optional, text};
 use super::{NAME, Store};
+use crate::ahead::{Bell, Permit, Watch};
 use crate::name::{NameHash, hash, micros_up, printable, span};
 
 pub(super) const TAKING: &str = "taking the lock";
@@ -63,6 +66,12 @@ pub struct MysqlPlace {
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
     pub(super) pace: Pace,
+    /// Rings when it may be our turn.
+    pub(super) bell: Arc<Bell>,
+    /// Waits for whoever stands right before us.
+    pub(super) watch: Option<Watch>,
+    /// The way whose session holds a named lock for whoever stands behind us.
+    named: Option<(Arc<Link>, Permit)>,
 }
 
 impl MysqlPlace {
@@ -83,6 +92,9 @@ impl MysqlPlace {
             found: None,
             knows_wanted: false,
             pace: Pace::new(),
+            bell: Arc::default(),
+            watch: None,
+            named: None,
         }
     }
 
@@ -92,10 +104,18 @@ impl MysqlPlace {
         Mark { lock: self.lock, id, seq: self.seq, head: self.head, ttl: self.claim.ttl, view }
     }
 
-    fn turn_sql(&self) -> String {
+    /// A named lock that others can wait for, unless we have one. Not in a room that others may share, nor where somebody
+    /// stands between who may give our session to others.
+    fn permit(&self, way: &Link) -> Option<Permit> {
+        let Claim { load, patient, .. } = *self.claim;
+        let wanted = patient && load.weight == load.capacity && self.named.is_none() && way.is_direct();
+        wanted.then(|| self.store.chairs.permit()).flatten()
+    }
+
+    fn turn_sql(&self, bell: u8) -> String {
         let (claim, label) = (&self.claim, &self.claim.label);
         format!(
-            "CALL lockkeeper_turn_3({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})",
+            "CALL lockkeeper_turn_3({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {bell})",
             bytes(&self.lock),
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
@@ -113,16 +133,28 @@ impl MysqlPlace {
     /// Ask the procedure, which may change the line.
     async fn ask_procedure(&mut self, way: &Arc<Link>) -> Result<Turn> {
         let links = &self.store.links;
-        let (ask, patience) = (Ask::Text(self.turn_sql()), links.patience(self.claim.ttl));
+        let permit = self.permit(way);
+        let bell = match (&self.named, &permit) {
+            (Some(_), _) => 2,
+            (None, Some(_)) => 1,
+            (None, None) => 0,
+        };
+        let (ask, patience) = (Ask::Text(self.turn_sql(bell)), links.patience(self.claim.ttl));
         let reply = links.try_ask(way, &ask, patience).await.map_err(|it| it.fault(TAKING))?;
         let row = reply.rows.first().and_then(|it| it.first());
-        let numbers: Option<Vec<i64>> =
-            row.and_then(|row| (0..row.len()).map(|at| row.get_opt(at)?.ok()).collect());
-        let Some([held, counter, wanted, seq, ahead, before, expiry, alone]) = numbers.as_deref() else {
+        let numbers: Option<Vec<i64>> = row.and_then(|row| (0..9).map(|at| row.get_opt(at)?.ok()).collect());
+        let Some([held, counter, wanted, seq, ahead, before, expiry, alone, bell]) = numbers.as_deref()
+        else {
             return Err(Trouble::Refused("the answer has another form than expected".into()).fault(TAKING));
         };
+        self.bell.answered();
+        if let Some(permit) = permit.filter(|_| *bell != 0) {
+            self.named = Some((way.clone(), permit));
+        }
+        let stands_before: Option<Vec<u8>> = row.and_then(|it| it.get_opt(9)?.ok()).flatten();
         (self.seq, self.before, self.must_ask, self.knows_wanted) = (*seq, *before, false, *wanted != 0);
         self.asked_at = links.clock.now();
+        self.watch = None;
         if *held != 0 {
             self.whereabouts = if *alone != 0 { Whereabouts::Alone } else { Whereabouts::Held };
             let ttl = self.claim.ttl;
@@ -131,6 +163,9 @@ impl MysqlPlace {
         self.whereabouts = if self.claim.patient { Whereabouts::Waiting } else { Whereabouts::Unknown };
         (self.expires_at, self.moved_at) = (self.asked_at.after(span(*expiry)), self.asked_at);
         self.pace.saw(self.asked_at, self.before);
+        if let (Some(before), Ok(runtime)) = (stands_before, Handle::try_current()) {
+            self.watch = Some(Watch::begin(self.store.clone(), &runtime, before, self.bell.clone()));
+        }
         Ok(self.wait(u64::try_from(*ahead).ok()))
     }
 
@@ -235,7 +270,7 @@ impl Place for MysqlPlace {
 
     async fn leave(&mut self) -> Result<()> {
         let whereabouts = std::mem::replace(&mut self.whereabouts, Whereabouts::Unknown);
-        self.found = None;
+        (self.found, self.watch) = (None, None);
         if whereabouts == Whereabouts::Nowhere {
             self.whereabouts = whereabouts;
             return Ok(());
@@ -248,10 +283,17 @@ impl Place for MysqlPlace {
             }
         }
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
-        let ask = Ask::Text(format!("CALL lockkeeper_leave_3({lock}, {id})"));
+        let ask = Ask::Text(format!("CALL lockkeeper_leave_3({lock}, {id}, {})", self.named.is_some()));
         let links = &self.store.links;
         let patience = links.patience(self.claim.ttl);
-        links.try_ask(&way, &ask, patience).await.map_err(|it| it.fault(LEAVING))?;
+        let reply = links.try_ask(&way, &ask, patience).await.map_err(|it| it.fault(LEAVING))?;
+        let freed: Option<i64> = reply.rows.first().and_then(|it| it.first()?.get_opt(0)?.ok());
+        if let Some((holder, _permit)) = self.named.take().filter(|_| freed != Some(1)) {
+            // Another session had it. If it fails, that one has ended, and the lock with it.
+            let free = Ask::Text(format!("DO RELEASE_LOCK({})", name_of(self.claim.id.as_bytes())));
+            let runtime = holder.runtime.clone();
+            runtime.spawn(async move { holder.send(free, patience, Moment::from_nanos(0)).await.is_ok() });
+        }
         Ok(())
     }
 }

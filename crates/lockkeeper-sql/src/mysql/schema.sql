@@ -208,17 +208,20 @@ END //
 DROP PROCEDURE IF EXISTS lockkeeper_turn_3 //
 -- Take a place, or keep it, and tell whether it is our turn.
 -- Answers held, counter, wanted, number in line, how many stand before us, how many of them wait, microseconds
--- until a holder expires, whether we stand in the lock's own row.
+-- until a holder expires, whether we stand in the lock's own row, whether this session holds a named lock for us from
+-- now on, and who stands right before us if it has such a lock. p_bell: 0 nobody wants to know, 1 take such a lock if
+-- we must wait, 2 we have one.
 CREATE PROCEDURE lockkeeper_turn_3(
     IN p_lock BINARY(32), IN p_id BINARY(16), IN p_name VARCHAR(512) CHARACTER SET utf8mb4, IN p_ttl BIGINT,
     IN p_weight BIGINT, IN p_capacity BIGINT, IN p_patient BOOLEAN,
     IN p_host VARCHAR(256) CHARACTER SET utf8mb4, IN p_pid BIGINT,
-    IN p_owner VARCHAR(256) CHARACTER SET utf8mb4, IN p_note VARCHAR(256) CHARACTER SET utf8mb4)
+    IN p_owner VARCHAR(256) CHARACTER SET utf8mb4, IN p_note VARCHAR(256) CHARACTER SET utf8mb4, IN p_bell INT)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 asking: BEGIN
     DECLARE v_number, v_now, v_in_use, v_room, v_mine, v_counter BIGINT;
     DECLARE v_head, v_edge, v_ahead, v_ahead_waiting, v_expiry BIGINT DEFAULT 0;
-    DECLARE v_waiting, v_untold, v_held, v_wanted BOOLEAN DEFAULT FALSE;
+    DECLARE v_waiting, v_untold, v_held, v_wanted, v_bell BOOLEAN DEFAULT FALSE;
+    DECLARE v_before BINARY(16) DEFAULT NULL;
     -- An error must not leave a transaction open, as a lock wait time-out would.
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK AND NO CHAIN NO RELEASE; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -241,7 +244,7 @@ asking: BEGIN
             weight = p_weight, capacity = p_capacity, host = p_host, pid = p_pid, owner = p_owner, note = p_note
         WHERE `lock` = p_lock;
         COMMIT AND NO CHAIN NO RELEASE;
-        SELECT 1, v_number, 0, v_number, 0, 0, 0, 1;
+        SELECT 1, v_number, 0, v_number, 0, 0, 0, 1, 0, NULL;
         LEAVE asking;
     END IF;
     -- A place unheard of for its ttl is nobody's, not even ours.
@@ -261,6 +264,13 @@ asking: BEGIN
             SET closed = 9223372036854775807, head = IF(v_held AND v_in_use = 0, v_number, head),
                 edge = IF(v_held, v_number, edge)
             WHERE `lock` = p_lock;
+            IF p_bell = 1 AND NOT v_held THEN
+                BEGIN
+                    -- Some servers have none, such as Galera's.
+                    DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SET v_bell = FALSE;
+                    SET v_bell = COALESCE(GET_LOCK(CONCAT('lockkeeper/', HEX(p_id)), 0), 0);
+                END;
+            END IF;
         END IF;
     ELSEIF v_held OR p_patient THEN
         -- Whoever left has let us in, and now we are told: of several in one room, the last told has the largest.
@@ -283,13 +293,21 @@ asking: BEGIN
         FROM lockkeeper_claim WHERE `lock` = p_lock AND v_head <= seq AND seq < v_mine AND v_now < expires;
         SELECT COALESCE(MIN(expires), v_now) - v_now INTO v_expiry
         FROM lockkeeper_claim WHERE `lock` = p_lock AND v_head <= seq AND seq <= v_edge;
+        IF v_bell OR p_bell = 2 THEN
+            SELECT id INTO v_before FROM lockkeeper_claim
+            WHERE `lock` = p_lock AND v_head <= seq AND seq < v_mine ORDER BY seq DESC LIMIT 1;
+            IF IS_USED_LOCK(CONCAT('lockkeeper/', HEX(v_before))) IS NULL THEN
+                SET v_before = NULL;
+            END IF;
+        END IF;
     END IF;
-    SELECT v_held, v_counter, v_wanted, v_mine, v_ahead, v_ahead_waiting, v_expiry, 0;
+    SELECT v_held, v_counter, v_wanted, v_mine, v_ahead, v_ahead_waiting, v_expiry, 0, v_bell, v_before;
 END //
 
 DROP PROCEDURE IF EXISTS lockkeeper_leave_3 //
--- Give up the lock, or the place, or nothing; let in whoever is next.
-CREATE PROCEDURE lockkeeper_leave_3(IN p_lock BINARY(32), IN p_id BINARY(16))
+-- Give up the lock, or the place, or nothing; let in whoever is next. With p_bell, then also our named lock, for which
+-- whoever stands behind us waits; answers whether this session had it.
+CREATE PROCEDURE lockkeeper_leave_3(IN p_lock BINARY(32), IN p_id BINARY(16), IN p_bell BOOLEAN)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now, v_in_use, v_room BIGINT;
@@ -307,6 +325,9 @@ BEGIN
         CALL lockkeeper_settle_3(p_lock, p_id, LAST_INSERT_ID(), v_now, v_in_use, v_room, v_waiting, v_untold);
     END IF;
     COMMIT AND NO CHAIN NO RELEASE;
+    IF p_bell THEN
+        SELECT COALESCE(RELEASE_LOCK(CONCAT('lockkeeper/', HEX(p_id))), 0);
+    END IF;
 END //
 
 DROP PROCEDURE IF EXISTS lockkeeper_break_3 //

@@ -1,4 +1,5 @@
-//! How `changed` resolves: MySQL cannot call anybody, so whoever waits looks at the line.
+//! How `changed` resolves: MySQL cannot call anybody. Whoever waits for the one before it (see `crate::ahead`) looks when
+//! that one has gone; whoever cannot looks at the line now and then.
 //!
 //! A look takes no lock and writes nothing. The next in line reads its own row, at a pace that follows how long others
 //! hold; those behind look less often, and count who stands before them.
@@ -10,6 +11,7 @@ use lockkeeper_core::backend::Result;
 use super::line::{Seen, View, What};
 use super::pace::PAUSE_MIN;
 use super::place::{MysqlPlace, Whereabouts};
+use crate::ahead::Watch;
 
 /// A holder is in no hurry to hear that somebody wants the lock: its renewals tell it, too.
 const PAUSE_HOLDING: Duration = Duration::from_millis(100);
@@ -32,14 +34,22 @@ impl MysqlPlace {
         let most = self.claim.ttl / 3;
         while self.found.is_none() && !self.must_ask {
             let now = clock.now();
-            let pause = self.pace.pause(now - self.moved_at, most);
-            clock.sleep(pause.min((self.expires_at - now).max(PAUSE_MIN))).await;
-            let near = self.before == 0 && clock.now() < self.expires_at;
+            let watches = self.watch.as_ref().is_some_and(Watch::is_on);
+            let pause = if watches { most } else { self.pace.pause(now - self.moved_at, most) };
+            tokio::select! {
+                biased;
+                () = self.bell.heard() => {}
+                () = clock.sleep(pause.min((self.expires_at - now).max(PAUSE_MIN))) => {}
+            }
+            let called = self.bell.is_called();
+            let near = called || (self.before == 0 && clock.now() < self.expires_at);
             match self.look(if near { View::Near } else { View::Far }).await {
                 Ok(seen) => self.understand(seen),
                 // Let the next `turn` meet the fault: it can tell it.
                 Err(_) => clock.sleep(most).await,
             }
+            // Whoever stood before us has gone; if it is not our turn, the procedure tells who stands there now.
+            self.must_ask |= called && self.found.is_none();
         }
         if self.found.is_none() {
             clock.sleep_until(self.asked_at.after(ASK_PAUSE)).await;

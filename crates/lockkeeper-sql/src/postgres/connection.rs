@@ -8,10 +8,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::ClaimId;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::kit::caller_runtime;
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
 use super::NAME;
 use super::cleaner;
@@ -108,6 +110,20 @@ impl Links {
                 () = clock.sleep(patience) => return None,
             }
         }
+    }
+
+    /// Another session than the one that holds this claim's bell has left for it: let go of the bell.
+    pub(crate) fn silence(&self, holder: i64, id: ClaimId) {
+        let holds =
+            |it: &Arc<Link>| it.way.open_session().filter(|it| it.pid() == holder).map(|_| it.way.clone());
+        let Some(way) = locked(&self.commands).iter().find_map(holds) else { return };
+        let runtime = way.runtime.clone();
+        runtime.spawn(async move {
+            let Some(session) = way.open_session() else { return };
+            let id = id.as_bytes().as_slice();
+            // If it fails the session has ended, and the bell with it.
+            let _ = session.query(&way.shared.sql.silence, &[(&id, Type::BYTEA)]).await;
+        });
     }
 
     /// Run a statement that is no verb of a lock.

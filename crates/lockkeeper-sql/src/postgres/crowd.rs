@@ -1,6 +1,7 @@
 //! The verbs of many tasks on one connection: alone each is a statement of its own; a crowd's share statements.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
@@ -23,23 +24,28 @@ const WIDTH: usize = 8;
 /// The most in one statement: each keeps its line from others until all are done.
 const TOGETHER: usize = 64;
 
+/// So many who stand before us are counted while the line is locked.
+const COUNTED: i64 = 32;
+
 /// A claim, and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct Position {
     pub(crate) lock: NameHash,
     pub(crate) claim: Arc<Claim>,
     /// Its number in line; 0 if it has none, or it did not hear of it.
     pub(crate) seq: i64,
+    /// The session that holds its bell; 0 if none does.
+    pub(crate) bell: i64,
 }
 
-impl Standing {
+impl Position {
     pub(crate) fn patience(&self, way: &Way) -> Duration {
         patience(self.claim.ttl, way.shared.options.common.timeout)
     }
 }
 
 /// The patience of whoever has the least.
-pub(crate) fn least_patience<'a>(way: &Way, all: impl Iterator<Item = &'a Standing>) -> Duration {
+pub(crate) fn least_patience<'a>(way: &Way, all: impl Iterator<Item = &'a Position>) -> Duration {
     all.map(|it| it.patience(way)).min().unwrap_or(way.shared.options.common.timeout)
 }
 
@@ -50,18 +56,22 @@ pub(crate) struct First(pub(crate) Turning);
 /// Ask whether it is our turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Turning {
-    pub(crate) at: Standing,
+    pub(crate) at: Position,
     /// Where we can be called, if we can.
     pub(crate) wake: Option<Arc<str>>,
+    /// Whether the session shall hold a bell for those behind us.
+    pub(crate) bell: bool,
+    /// Nobody has heard of us; until it is sent, by whichever way.
+    pub(crate) fresh: Arc<AtomicBool>,
 }
 
 /// Leave.
 #[derive(Clone, Debug)]
-pub(crate) struct Leaving(pub(crate) Standing);
+pub(crate) struct Leaving(pub(crate) Position);
 
 /// Look at the line without changing anything.
 #[derive(Clone, Debug)]
-pub(crate) struct Looking(pub(crate) Standing);
+pub(crate) struct Looking(pub(crate) Position);
 
 /// The answer to `turn`.
 #[derive(Clone, Debug)]
@@ -69,11 +79,17 @@ pub(crate) struct Told {
     pub(crate) held: bool,
     pub(crate) counter: u64,
     pub(crate) wanted: bool,
-    pub(crate) ahead: i64,
+    /// How many stand before us; `None` if they are many.
+    pub(crate) ahead: Option<i64>,
+    /// How many of them wait, of many only some.
     pub(crate) ahead_waiting: i64,
     /// Microseconds until somebody at the front of the line expires.
     pub(crate) front: i64,
     pub(crate) seq: i64,
+    /// The session that holds our bell since now; 0 if none does.
+    pub(crate) bell: i64,
+    /// The number of the bell of whoever stands right before us, if it has one.
+    pub(crate) before: Option<i64>,
     pub(crate) sent_at: Moment,
 }
 
@@ -104,7 +120,7 @@ pub(crate) struct Link {
     pub(crate) way: Arc<Way>,
     firsts: Lane<First, Option<Told>>,
     turns: Lane<Turning, Told>,
-    leaves: Lane<Leaving, ()>,
+    leaves: Lane<Leaving, i64>,
     looks: Lane<Looking, Seen>,
 }
 
@@ -122,7 +138,7 @@ impl Link {
     async fn turn(&self, asked: &Turning) -> Result<Told> {
         let (claim, label) = (&asked.at.claim, &asked.at.claim.label);
         let optional = |it: &Option<String>| it.as_deref().map(printable);
-        let params: [Param<'_>; 13] = [
+        let mut params: [Param<'_>; 14] = [
             (&asked.at.lock.as_slice(), Type::BYTEA),
             (&claim.id.as_bytes().as_slice(), Type::BYTEA),
             (&asked.at.seq, Type::INT8),
@@ -136,20 +152,30 @@ impl Link {
             (&optional(&label.owner), Type::TEXT),
             (&optional(&label.note), Type::TEXT),
             (&asked.wake.as_deref(), Type::TEXT),
+            (&asked.bell, Type::BOOL),
         ];
-        let sql = &self.way.shared.sql.turn;
-        let answer = self.way.ask(TAKING, sql, &params, asked.at.patience(&self.way)).await?;
-        let [held, counter, wanted, ahead, ahead_waiting, front, seq] = answer.numbers(TAKING)?[..] else {
+        // If it must be sent again, somebody may have heard of us.
+        let again = params.clone();
+        if let Some(seq) = params.get_mut(2).filter(|_| asked.fresh.swap(false, Ordering::AcqRel)) {
+            seq.0 = &-1_i64;
+        }
+        let (sql, patience) = (&self.way.shared.sql.turn, asked.at.patience(&self.way));
+        let answer = self.way.ask_or_again(TAKING, sql, [&params, &again], patience).await?;
+        let [held, counter, wanted, ahead, ahead_waiting, front, seq, bell, has_bell, before] =
+            answer.numbers(TAKING)?[..]
+        else {
             return Err(odd(TAKING));
         };
         Ok(Told {
             held: held != 0,
             counter: counter.unsigned_abs(),
             wanted: wanted != 0,
-            ahead,
+            ahead: (ahead < COUNTED).then_some(ahead),
             ahead_waiting,
             front,
             seq,
+            bell: if bell == 0 { 0 } else { answer.by },
+            before: (has_bell != 0).then_some(before),
             sent_at: answer.sent_at,
         })
     }
@@ -188,10 +214,12 @@ impl Link {
             held: true,
             counter: counter.unsigned_abs(),
             wanted: false,
-            ahead: 0,
+            ahead: Some(0),
             ahead_waiting: 0,
             front: 0,
             seq: counter,
+            bell: 0,
+            before: None,
             sent_at: answer.sent_at,
         };
         let counters = answer.numbers(TAKING)?;
@@ -203,17 +231,26 @@ impl Link {
         let sql = &self.way.shared.sql;
         if let [Leaving(it)] = asked {
             let id = it.claim.id.as_bytes();
-            let params: [Param<'_>; 3] =
-                [(&it.lock.as_slice(), Type::BYTEA), (&id.as_slice(), Type::BYTEA), (&it.seq, Type::INT8)];
+            let params: [Param<'_>; 4] = [
+                (&it.lock.as_slice(), Type::BYTEA),
+                (&id.as_slice(), Type::BYTEA),
+                (&it.seq, Type::INT8),
+                (&it.bell, Type::INT8),
+            ];
             return self.way.ask(LEAVING, &sql.leave, &params, bears).await;
         }
         let (locks, ids, seqs) = columns(asked.iter().map(|it| &it.0));
-        let params: [Param<'_>; 3] =
-            [(&locks, Type::BYTEA_ARRAY), (&ids, Type::BYTEA_ARRAY), (&seqs, Type::INT8_ARRAY)];
+        let bells: Vec<i64> = asked.iter().map(|it| it.0.bell).collect();
+        let params: [Param<'_>; 4] = [
+            (&locks, Type::BYTEA_ARRAY),
+            (&ids, Type::BYTEA_ARRAY),
+            (&seqs, Type::INT8_ARRAY),
+            (&bells, Type::INT8_ARRAY),
+        ];
         self.way.ask(LEAVING, &sql.leave_many, &params, bears).await
     }
 
-    async fn look(&self, it: &Standing) -> Result<Seen> {
+    async fn look(&self, it: &Position) -> Result<Seen> {
         let id = it.claim.id.as_bytes();
         let params: [Param<'_>; 3] =
             [(&it.lock.as_slice(), Type::BYTEA), (&id.as_slice(), Type::BYTEA), (&it.seq, Type::INT8)];
@@ -225,7 +262,7 @@ impl Link {
 
 /// Locks, ids and numbers in line, for a statement about many.
 pub(crate) fn columns<'a>(
-    all: impl Iterator<Item = &'a Standing>,
+    all: impl Iterator<Item = &'a Position>,
 ) -> (Vec<&'a [u8]>, Vec<&'a [u8]>, Vec<i64>) {
     let (mut locks, mut ids, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
     for it in all {
@@ -276,13 +313,14 @@ impl Carry<Turning, Told> for Link {
     }
 }
 
-impl Carry<Leaving, ()> for Link {
-    fn lane(&self) -> &Lane<Leaving, ()> {
+/// Answers which session it was.
+impl Carry<Leaving, i64> for Link {
+    fn lane(&self) -> &Lane<Leaving, i64> {
         &self.leaves
     }
 
-    async fn carry(&self, items: Vec<Leaving>) -> Vec<Result<()>> {
-        shared_by(items.len(), self.leave_many(&items).await.map(drop))
+    async fn carry(&self, items: Vec<Leaving>) -> Vec<Result<i64>> {
+        shared_by(items.len(), self.leave_many(&items).await.map(|it| it.by))
     }
 }
 

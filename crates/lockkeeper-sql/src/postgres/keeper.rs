@@ -13,7 +13,7 @@ use lockkeeper_core::backend::{Renewal, Result};
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::crowd::{Seen, Standing, columns, least_patience, odd, shared_by};
+use super::crowd::{Position, Seen, columns, least_patience, odd, shared_by};
 use super::hear;
 use super::session::{Ears, Param};
 use super::way::{Shared, Way};
@@ -48,11 +48,11 @@ pub(crate) struct Keeper {
 
 /// A lock to be renewed.
 #[derive(Debug)]
-struct Renew(Standing);
+struct Renew(Position);
 
 /// A place in line to be kept, and whether it can be called.
 #[derive(Debug)]
-struct Keep(Standing, Option<Arc<str>>);
+struct Keep(Position, Option<Arc<str>>);
 
 impl Keeper {
     /// On the present runtime, which is the locker's own.
@@ -94,13 +94,13 @@ impl Keeper {
     }
 
     /// Renew together with whoever else asks now.
-    pub(crate) async fn renew(self: &Arc<Self>, due: Standing) -> Result<Renewal> {
+    pub(crate) async fn renew(self: &Arc<Self>, due: Position) -> Result<Renewal> {
         let answer = lane::ask(self, self.runtime(), Renew(due)).await;
         answer.unwrap_or_else(|| Err(super::fault::Trouble::NoRuntime.fault(RENEWING)))
     }
 
     /// Keep a place together with all others of this process, without a word to the line.
-    pub(crate) async fn keep(self: &Arc<Self>, at: Standing, wake: Option<Arc<str>>) -> Result<Seen> {
+    pub(crate) async fn keep(self: &Arc<Self>, at: Position, wake: Option<Arc<str>>) -> Result<Seen> {
         let answer = lane::ask(self, self.runtime(), Keep(at, wake)).await;
         answer.unwrap_or_else(|| Err(super::fault::Trouble::NoRuntime.fault(KEEPING)))
     }
@@ -220,7 +220,7 @@ async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
                 && (keeper.near.load(Ordering::Acquire) == 0 || keeper.listen_now().await || keeper.is_deaf())
             {
                 // Messages may have been missed.
-                ears.wake.ring_all();
+                ears.wake.all().iter().for_each(|it| it.ring());
                 break;
             }
             let clock = keeper.way.shared.clock.clone();
@@ -251,7 +251,7 @@ impl Carry<Renew, Renewal> for Keeper {
             Ok(answer) => answer,
             Err(fault) => return shared_by(items.len(), Err(fault)),
         };
-        let renewal = |(due, answered): (&Standing, i64)| match answered {
+        let renewal = |(due, answered): (&Position, i64)| match answered {
             0 => Ok(Renewal::Lost),
             it => Ok(Renewal::held(due.claim.ttl, it == 2).sent_at(answer.sent_at)),
         };

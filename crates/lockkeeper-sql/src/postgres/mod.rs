@@ -5,11 +5,13 @@
 
 mod admin;
 pub mod advisory;
+mod ahead;
 mod cleaner;
 mod connection;
 mod crowd;
 mod dial;
 mod doctor;
+mod doubt;
 mod fault;
 mod fenced;
 mod hear;

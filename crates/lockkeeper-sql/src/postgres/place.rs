@@ -1,19 +1,20 @@
 //! A place in a line of the database: each verb is one statement, which calls one function.
 //!
-//! Whoever waits keeps its place by one statement of its process, which does not touch the line. Near the front it
-//! listens for its call; far behind, where calling would only wake it for others, it looks now and then, at a pace
-//! that follows how fast the line moves.
+//! Whoever waits keeps its place by one statement of its process, which does not touch the line. It waits for whoever
+//! stands right before it (see `crate::ahead`). Where it cannot, it listens for its call if it is near the front; far behind,
+//! where calling would only wake it for others, it looks now and then, at a pace that follows how fast the line moves.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
-use tokio::sync::Notify;
 
-use super::crowd::{First, LEAVING, Leaving, Looking, Seen, Standing, TAKING, Told, Turning};
+use super::crowd::{First, LEAVING, Leaving, Looking, Position, Seen, TAKING, Told, Turning};
 use super::keeper::{Keeper, Near};
 use super::{NAME, Store};
+use crate::ahead::{Bell, Permit, Watch};
 use crate::name::{hash, span};
 use crate::pace::Pace;
 use crate::patience::patience;
@@ -42,12 +43,16 @@ impl Line {
 #[derive(Debug)]
 pub struct PostgresPlace {
     store: Arc<Store>,
-    at: Standing,
+    at: Position,
     /// What keeps us. `None` until we have asked.
     keeper: Option<Arc<Keeper>>,
-    /// Rings when a message names us.
-    bell: Option<Arc<Notify>>,
+    /// Rings when it may be our turn.
+    bell: Option<Arc<Bell>>,
     near: Option<Near>,
+    /// Waits for whoever stands right before us.
+    watch: Option<Watch>,
+    /// We hold a bell for whoever stands behind us.
+    permit: Option<Permit>,
     /// We have asked before.
     known: bool,
     /// We wait, and nobody has told us otherwise.
@@ -58,11 +63,13 @@ pub struct PostgresPlace {
 impl PostgresPlace {
     pub(super) fn new(store: Arc<Store>, claim: Claim) -> Self {
         PostgresPlace {
-            at: Standing { lock: hash(&claim.key), claim: Arc::new(claim), seq: 0 },
+            at: Position { lock: hash(&claim.key), claim: Arc::new(claim), seq: 0, bell: 0 },
             store,
             keeper: None,
             bell: None,
             near: None,
+            watch: None,
+            permit: None,
             known: false,
             waiting: false,
             pace: Pace::new(),
@@ -87,17 +94,32 @@ impl PostgresPlace {
     async fn ask(&mut self, keeper: &Arc<Keeper>) -> Result<Told> {
         let links = &self.store.links;
         links.shared.note_ttl(self.at.claim.ttl);
-        let asked = Turning { at: self.at.clone(), wake: keeper.wake() };
+        let wanted = self.may_watch(keeper) && self.at.bell == 0;
+        let permit = wanted.then(|| links.shared.chairs.permit()).flatten();
         let first = !std::mem::replace(&mut self.known, true);
+        let (at, wake, bell) = (self.at.clone(), keeper.wake(), permit.is_some());
+        let asked = Turning { at, wake, bell, fresh: Arc::new(AtomicBool::new(first)) };
         let told = if first { links.ask(TAKING, self.patience(), First(asked.clone())).await? } else { None };
-        match told {
-            Some(told) => Ok(told),
-            None => links.ask(TAKING, self.patience(), asked).await,
+        let told = match told {
+            Some(told) => told,
+            None => links.ask(TAKING, self.patience(), asked).await?,
+        };
+        if told.bell != 0 {
+            (self.at.bell, self.permit) = (told.bell, permit);
         }
+        self.at.seq = told.seq;
+        Ok(told)
+    }
+
+    /// Whether waiting for one other, and being waited for, serves us: not in a room that others may share, nor where
+    /// a pooler may give our session to somebody else.
+    fn may_watch(&self, keeper: &Keeper) -> bool {
+        let Claim { load, patient, .. } = *self.at.claim;
+        patient && load.weight == load.capacity && !keeper.is_deaf()
     }
 
     fn held(&mut self, told: &Told) -> Turn {
-        (self.waiting, self.near) = (false, None);
+        (self.waiting, self.near, self.watch) = (false, None, None);
         let grant = Grant::new(told.counter, self.at.claim.ttl).wanted(told.wanted);
         Turn::Held(grant.sent_at(told.sent_at))
     }
@@ -107,6 +129,11 @@ impl PostgresPlace {
     async fn settle_down(&mut self, keeper: &Arc<Keeper>, line: Line, could_hear: bool) -> bool {
         let ahead_waiting = line.ahead_waiting;
         self.pace(keeper, line);
+        if self.is_watching() {
+            self.near = None;
+            keeper.far();
+            return false;
+        }
         if keeper.is_deaf() {
             self.near = None;
             return false;
@@ -120,6 +147,10 @@ impl PostgresPlace {
             self.near = Some(Near::new(keeper));
         }
         !could_hear && keeper.listen().await
+    }
+
+    fn is_watching(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_on)
     }
 
     /// How long to pause before the next look.
@@ -143,15 +174,15 @@ impl PostgresPlace {
             }
             if !self.settle_down(keeper, Line::of(&seen), could_hear).await {
                 // Those who wait, and at least one who is inside.
-                return Ok(Some(self.wait(seen.front, seen.ahead_waiting + 1)));
+                return Ok(Some(self.wait(seen.front, Some(seen.ahead_waiting + 1))));
             }
             // Once more: we may have been called before we could hear.
         }
     }
 
-    fn wait(&self, front: i64, ahead: i64) -> Turn {
+    fn wait(&self, front: i64, ahead: Option<i64>) -> Turn {
         let recheck = span(front).min(self.at.claim.ttl / 3).max(RECHECK_MIN);
-        Turn::wait(recheck, u64::try_from(ahead).ok())
+        Turn::wait(recheck, ahead.and_then(|it| u64::try_from(it).ok()))
     }
 
     async fn look(&mut self) -> std::result::Result<Seen, Duration> {
@@ -162,12 +193,12 @@ impl PostgresPlace {
     }
 
     /// Look at the line until asking is worthwhile.
-    async fn look_on(&mut self, keeper: &Arc<Keeper>, bell: &Notify) {
+    async fn look_on(&mut self, keeper: &Arc<Keeper>, bell: &Bell) {
         let clock = self.store.links.shared.clock.clone();
         let mut pause = self.pace.last();
         loop {
             tokio::select! {
-                () = bell.notified() => return,
+                () = bell.heard() => return,
                 () = clock.sleep(pause) => {}
             }
             pause = match self.look().await {
@@ -191,11 +222,12 @@ impl Place for PostgresPlace {
     async fn turn(&mut self) -> Result<Turn> {
         self.at.claim.check_load(NAME)?;
         let keeper = self.ready().await?;
-        if self.bell.is_none() {
+        let bell = match &self.bell {
+            Some(bell) => bell.clone(),
             // Before we ask: a message that comes right after the answer must find us.
-            self.bell = Some(self.store.links.shared.wake.hear(self.at.claim.id));
-        }
-        if self.waiting {
+            None => self.bell.insert(self.store.links.shared.wake.hear(self.at.claim.id)).clone(),
+        };
+        if self.waiting && !bell.is_called() {
             // We were called to listen by a look: from now on we hear.
             if self.near.is_some() {
                 keeper.listen().await;
@@ -205,25 +237,25 @@ impl Place for PostgresPlace {
             }
         }
         let could_hear = keeper.is_listening();
+        bell.answered();
         let told = self.ask(&keeper).await?;
         if told.held {
-            self.at.seq = told.seq;
             return Ok(self.held(&told));
         }
         if !self.at.claim.patient {
             self.at.seq = 0;
             return Ok(self.wait(told.front, told.ahead));
         }
-        (self.at.seq, self.waiting) = (told.seq, true);
+        self.waiting = true;
+        let before = told.before.filter(|_| self.may_watch(&keeper));
+        self.watch = before.map(|it| Watch::begin(keeper.clone(), keeper.runtime(), it, bell));
         let line = Line { ahead_waiting: told.ahead_waiting, held_for: Duration::ZERO };
         if self.settle_down(&keeper, line, could_hear).await && self.keep(&keeper).await?.is_none() {
             // Called before we could hear.
             let told = self.ask(&keeper).await?;
             if told.held {
-                self.at.seq = told.seq;
                 return Ok(self.held(&told));
             }
-            self.at.seq = told.seq;
         }
         Ok(self.wait(told.front, told.ahead))
     }
@@ -233,8 +265,8 @@ impl Place for PostgresPlace {
             return std::future::pending().await;
         };
         // The holder hears that it is wanted by its renewals, too; only those who wait need to look.
-        if !self.waiting || (self.near.is_some() && keeper.is_listening()) {
-            return bell.notified().await;
+        if !self.waiting || self.is_watching() || (self.near.is_some() && keeper.is_listening()) {
+            return bell.heard().await;
         }
         self.look_on(&keeper, &bell).await;
     }
@@ -252,8 +284,12 @@ impl Place for PostgresPlace {
         if !self.known {
             return Ok(());
         }
-        self.store.links.ask(LEAVING, self.patience(), Leaving(self.at.clone())).await?;
-        (self.waiting, self.near, self.at.seq) = (false, None, 0);
+        (self.waiting, self.near, self.watch) = (false, None, None);
+        let by = self.store.links.ask(LEAVING, self.patience(), Leaving(self.at.clone())).await?;
+        if self.at.bell != 0 && by != self.at.bell {
+            self.store.links.silence(self.at.bell, self.at.claim.id);
+        }
+        (self.at.seq, self.at.bell, self.permit) = (0, 0, None);
         Ok(())
     }
 }

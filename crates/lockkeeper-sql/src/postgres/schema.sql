@@ -64,9 +64,10 @@ END $$;
 -- past the first who does not fit or who does not know yet that it is in: counters are given in the order of
 -- the line. Whoever is inside stands before all who wait, so the walk ends at the first who must wait, however
 -- many stand behind. The expired are forgotten when the walk meets them. Tells about the line as p_id sees it,
--- who hears of it now.
+-- who hears of it now. Nobody is left up to the number p_from: rows that are deleted and not yet forgotten by the
+-- server need not be read.
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_settle_2(
-    p_lock bytea, p_id bytea,
+    p_lock bytea, p_id bytea, p_from bigint,
     OUT now bigint, OUT in_use bigint, OUT room bigint, OUT waits boolean, OUT untold boolean,
     OUT mine bigint, OUT mine_counter bigint, OUT front bigint)
 LANGUAGE plpgsql AS $$
@@ -83,7 +84,7 @@ BEGIN
     END IF;
     FOR it IN
         SELECT c.seq, c.id, c.held, c.counter, c.expires, c.weight, c.capacity, c.wake
-        FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock ORDER BY c.seq
+        FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_from ORDER BY c.seq
     LOOP
         IF it.expires <= now THEN
             -- A renewal does not lock the line. Whoever is renewed at this moment survives this DELETE.
@@ -116,11 +117,18 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take a place, or keep it, and tell whether it is our turn. p_seq is our number in line, 0 if we do not know it.
--- Answers {held, counter, wanted, ahead, ahead_waiting, microseconds until somebody at the front expires, seq}.
+-- The number of a claim's bell: an advisory lock of the session by which it took its place, until it leaves.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_bell_2(p_id bytea) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || encode(substr(p_id, 1, 8), 'hex'))::bit(64)::bigint $$;
+
+-- Take a place, or keep it, and tell whether it is our turn. p_seq is our number in line, 0 if we do not know it, -1 if nobody has heard of us;
+-- p_bell says whether this session shall hold a bell for those behind us.
+-- Answers {held, counter, wanted, ahead, ahead_waiting, microseconds until somebody at the front expires, seq,
+-- whether we hold our bell from now on, whether whoever stands right before us holds one, its number}.
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_2(
     p_lock bytea, p_id bytea, p_seq bigint, p_name text, p_ttl bigint, p_weight bigint, p_capacity bigint,
-    p_patient boolean, p_host text, p_pid bigint, p_owner text, p_note text, p_wake text) RETURNS bigint[]
+    p_patient boolean, p_host text, p_pid bigint, p_owner text, p_note text, p_wake text,
+    p_bell boolean) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     number bigint;
@@ -130,24 +138,45 @@ DECLARE
     ahead bigint;
     ahead_waiting bigint;
     fits boolean;
+    told bigint;
+    before bigint;
+    bell boolean := false;
 BEGIN
     PERFORM @SCHEMA@.lockkeeper_durable_2();
-    INSERT INTO @SCHEMA@.lockkeeper_lock AS l
-    VALUES (p_lock, p_name, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    ON CONFLICT (lock) DO UPDATE
+    -- An UPDATE lets those who meet here through one by one; an INSERT would wake all of them each time.
+    UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    RETURNING l.counter INTO number;
-    -- A free lock, which is what most are: nobody holds and nobody waits.
+    WHERE l.lock = p_lock RETURNING l.counter INTO number;
+    IF NOT FOUND THEN
+        INSERT INTO @SCHEMA@.lockkeeper_lock AS l
+        VALUES (p_lock, p_name, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+        ON CONFLICT (lock) DO UPDATE
+        SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+        RETURNING l.counter INTO number;
+    END IF;
     now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF p_seq > 0 THEN
+        -- Whoever left has let us in, and now we are told. Who has the room for itself is the first of the line.
+        UPDATE @SCHEMA@.lockkeeper_claim AS c
+        SET expires = now + p_ttl, counter = CASE c.counter WHEN 0 THEN number ELSE c.counter END, wake = p_wake
+        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held AND c.expires > now
+            AND c.weight >= c.capacity
+        RETURNING c.counter INTO told;
+        IF FOUND THEN
+            PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_seq LIMIT 1;
+            RETURN ARRAY[1, told, FOUND::integer, 0, 0, 0, p_seq, 0, 0, 0];
+        END IF;
+    END IF;
+    -- A free lock, which is what most are: nobody holds and nobody waits.
     INSERT INTO @SCHEMA@.lockkeeper_claim
     SELECT p_lock, number, p_id, true, number, now + p_ttl, now, p_weight, p_capacity, p_host, p_pid, p_owner,
         p_note, p_wake
     WHERE p_weight <= p_capacity AND @QUIET@ <= now
         AND NOT EXISTS (SELECT 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock);
     IF FOUND THEN
-        RETURN ARRAY[1, number, 0, 0, 0, 0, number];
+        RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
     END IF;
-    SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+    SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
     IF line.mine IS NOT NULL THEN
         -- Whoever left has let us in, and now we are told: of several in one room, the last told has the largest.
         IF line.mine_counter = 0 THEN
@@ -156,13 +185,13 @@ BEGIN
         UPDATE @SCHEMA@.lockkeeper_claim AS c
         SET expires = line.now + p_ttl, counter = line.mine_counter, wake = p_wake
         WHERE c.lock = p_lock AND c.seq = line.mine;
-        RETURN ARRAY[1, line.mine_counter, line.waits::integer, 0, 0, 0, line.mine];
+        RETURN ARRAY[1, line.mine_counter, line.waits::integer, 0, 0, 0, line.mine, 0, 0, 0];
     END IF;
-    -- Among those who wait? Only whoever comes for the first time, or did not hear its number, looks through them.
+    -- Among those who wait? Only whoever did not hear its number looks through them.
     IF p_seq > 0 THEN
         SELECT c.seq INTO place FROM @SCHEMA@.lockkeeper_claim AS c
         WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > line.now;
-    ELSE
+    ELSIF p_seq = 0 THEN
         SELECT max(c.seq) INTO place FROM @SCHEMA@.lockkeeper_claim AS c
         WHERE c.lock = p_lock AND c.id = p_id AND c.expires > line.now;
     END IF;
@@ -175,7 +204,7 @@ BEGIN
                 p_weight, p_capacity, p_host, p_pid, p_owner, p_note, p_wake);
         END IF;
         IF fits THEN
-            RETURN ARRAY[1, number, 0, 0, 0, 0, number];
+            RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
         END IF;
         IF p_patient AND NOT line.waits THEN
             -- The first who waits: tell those who hold.
@@ -183,16 +212,28 @@ BEGIN
             WHERE c.lock = p_lock AND c.held AND c.wake IS NOT NULL;
         END IF;
         place := number;
+        bell := p_bell AND p_patient;
     ELSIF p_patient THEN
         UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = line.now + p_ttl, wake = p_wake
         WHERE c.lock = p_lock AND c.seq = place;
     ELSE
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = place;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
     END IF;
-    SELECT count(*), count(*) FILTER (WHERE NOT c.held) INTO ahead, ahead_waiting
-    FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq < place;
-    RETURN ARRAY[0, 0, 0, ahead, ahead_waiting, line.front - line.now, place];
+    -- Of a long line only so much is counted while it is locked.
+    SELECT count(*), count(*) FILTER (WHERE NOT a.held) INTO ahead, ahead_waiting FROM (
+        SELECT c.held FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq < place
+        ORDER BY c.seq DESC LIMIT 32) AS a;
+    SELECT @SCHEMA@.lockkeeper_bell_2(c.id) INTO before FROM @SCHEMA@.lockkeeper_claim AS c
+    WHERE c.lock = p_lock AND c.seq < place ORDER BY c.seq DESC LIMIT 1;
+    -- Last, because it is not undone if this transaction is. Not if a pooler may give the session to others.
+    IF bell AND coalesce(current_setting('lockkeeper.session', true), '') <> '' THEN
+        bell := pg_try_advisory_lock(@SCHEMA@.lockkeeper_bell_2(p_id));
+    ELSE
+        bell := false;
+    END IF;
+    RETURN ARRAY[0, 0, 0, ahead, ahead_waiting, line.front - line.now, place, bell::integer,
+        coalesce(NOT pg_try_advisory_xact_lock_shared(before), false)::integer, coalesce(before, 0)];
 END $$;
 
 -- Take many locks at once, those that are free. Answers the counter of each, which is its number in line as
@@ -238,35 +279,63 @@ BEGIN
     RETURN answer;
 END $$;
 
--- Give up the lock, or the place, or nothing; let in whoever is next and call it.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_2(p_lock bytea, p_id bytea, p_seq bigint) RETURNS bigint[]
+-- Give up the lock, or the place, or nothing; let in whoever is next and call it. p_bell is the session that holds
+-- our bell, 0 if none does: whoever stands behind us wakes, and waits for the line until this has been done.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_2(p_lock bytea, p_id bytea, p_seq bigint, p_bell bigint)
+RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    first bigint;
 BEGIN
     PERFORM @SCHEMA@.lockkeeper_durable_2();
     UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE l.lock = p_lock;
     IF p_seq > 0 THEN
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id;
+        -- Nobody stood before whoever had the room for itself.
+        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id
+        RETURNING CASE WHEN c.held AND c.weight >= c.capacity THEN c.seq ELSE 0 END INTO first;
     ELSE
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.id = p_id;
     END IF;
-    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock LIMIT 1;
+    first := coalesce(first, 0);
+    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > first LIMIT 1;
     IF FOUND THEN
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, first);
+    END IF;
+    IF p_bell = pg_backend_pid() THEN
+        PERFORM pg_advisory_unlock(@SCHEMA@.lockkeeper_bell_2(p_id));
     END IF;
     RETURN ARRAY[]::bigint[];
 END $$;
 
--- The same for many, in one order for everybody.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_many_2(p_locks bytea[], p_ids bytea[], p_seqs bigint[])
+-- Wait until nobody holds this bell, for at most p_spans times the session's lock_timeout. Each span is a
+-- transaction of its own: an old snapshot keeps the server from forgetting what other locks have left behind.
+CREATE OR REPLACE PROCEDURE @SCHEMA@.lockkeeper_stand_2(p_bell bigint, p_spans integer, INOUT gone boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    FOR at IN 1..p_spans LOOP
+        BEGIN
+            PERFORM pg_catalog.pg_advisory_xact_lock_shared(p_bell);
+            gone := true;
+        EXCEPTION WHEN lock_not_available THEN
+            gone := false;
+        END;
+        EXIT WHEN gone;
+        COMMIT;
+    END LOOP;
+END $$;
+
+-- Leave many, in one order for everybody.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_many_2(
+    p_locks bytea[], p_ids bytea[], p_seqs bigint[], p_bells bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     it record;
 BEGIN
-    FOR it IN SELECT * FROM unnest(p_locks, p_ids, p_seqs) AS a (lock, id, seq) ORDER BY a.lock LOOP
-        PERFORM @SCHEMA@.lockkeeper_leave_2(it.lock, it.id, it.seq);
+    FOR it IN SELECT * FROM unnest(p_locks, p_ids, p_seqs, p_bells) AS a (lock, id, seq, bell) ORDER BY a.lock LOOP
+        PERFORM @SCHEMA@.lockkeeper_leave_2(it.lock, it.id, it.seq, it.bell);
     END LOOP;
     RETURN ARRAY[]::bigint[];
 END $$;
@@ -372,14 +441,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea);
+    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
     FOR it IN DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.held RETURNING c.* LOOP
         IF it.wake IS NOT NULL THEN
             PERFORM pg_notify(it.wake, encode(it.id, 'hex'));
         END IF;
         RETURN NEXT it;
     END LOOP;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea);
+    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
 END $$;
 
 -- Remove what dead processes left, of at most p_most lines, and as many lock rows that nobody has used for p_idle.
@@ -408,7 +477,7 @@ BEGIN
         GET DIAGNOSTICS locks = ROW_COUNT;
         claims := claims + locks;
         lines := lines + 1;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(it.lock, ''::bytea);
+        PERFORM @SCHEMA@.lockkeeper_settle_2(it.lock, ''::bytea, 0);
     END LOOP;
     -- A turn that takes such a row at this moment gives it a present counter, and the row is then spared.
     DELETE FROM @SCHEMA@.lockkeeper_lock AS d USING (

@@ -18,6 +18,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
 
+use super::doubt::Identity;
 use super::fault::{Result, Trouble};
 use super::wake::{self, Wake};
 use super::wire::Wire;
@@ -78,6 +79,8 @@ pub(crate) struct Session {
     heard_at: AtomicU64,
     /// Messages arrive.
     pub(crate) listens: AtomicBool,
+    /// How the server knows it, if it is ours alone.
+    pub(crate) identity: Option<Identity>,
 }
 
 impl Session {
@@ -109,16 +112,18 @@ impl Session {
             one_by_one: tokio::sync::Mutex::default(),
             heard_at: AtomicU64::new(0),
             listens: AtomicBool::new(false),
+            identity: None,
         };
-        if session.set_up(&word, answer_within).await? {
+        session.identity = session.set_up(&word, answer_within).await?;
+        if session.identity.is_some() {
             session.prepared = Some(tokio::sync::Mutex::default());
         }
         session.heard();
         Ok(session)
     }
 
-    /// Set what our statements rely on, if the session is ours: `true`. A pooled one is left as it is.
-    async fn set_up(&self, word: &str, answer_within: Duration) -> Result<bool> {
+    /// Set what our statements rely on, if the session is ours. A pooled one is left as it is.
+    async fn set_up(&self, word: &str, answer_within: Duration) -> Result<Option<Identity>> {
         let millis = answer_within.as_millis().clamp(1, 2_000_000_000).to_string();
         // Whoever is not answered by then has given up; the statement must not be done after that.
         let timeout = ("statement_timeout", millis.as_str(), true);
@@ -133,7 +138,8 @@ impl Session {
                 "SELECT s.name, set_config(s.name, s.value, false), s.at FROM unnest($1, $2) WITH ORDINALITY AS \
                  s (name, value, at) WHERE current_setting('lockkeeper.session', true) = $3 \
                  AND current_setting(s.name, true) IS NOT NULL AND (s.name <> 'client_connection_check_interval' \
-                 OR version() LIKE '%linux%') UNION ALL SELECT NULL, NULL, -1 \
+                 OR version() LIKE '%linux%') UNION ALL SELECT NULL, \
+                 extract(epoch FROM a.backend_start)::text, -a.pid::bigint FROM pg_stat_get_activity(pg_backend_pid()) AS a \
                  WHERE current_setting('lockkeeper.session', true) = $3",
                 &[(&names, Type::TEXT_ARRAY), (&values, Type::TEXT_ARRAY), (&word, Type::TEXT)],
             )
@@ -151,7 +157,15 @@ impl Session {
                 )));
             }
         }
-        Ok(!word.is_empty() && !rows.is_empty())
+        let ours = rows.iter().find(|it| it.try_get::<_, i64>(2).is_ok_and(|it| it < 0));
+        let identity =
+            |it: &Row| Some(Identity { pid: -it.try_get::<_, i64>(2).ok()?, began: it.try_get(1).ok()? });
+        Ok(ours.filter(|_| !word.is_empty()).and_then(identity))
+    }
+
+    /// The number of the server's process; 0 if it may be another's the next moment.
+    pub(crate) fn pid(&self) -> i64 {
+        self.identity.as_ref().map_or(0, |it| it.pid)
     }
 
     /// Whether no pooler stands between.

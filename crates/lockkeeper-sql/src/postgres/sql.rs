@@ -11,6 +11,8 @@ pub(crate) struct Statements {
     pub(crate) keep: String,
     pub(crate) look: String,
     pub(crate) clean: String,
+    pub(crate) stand: String,
+    pub(crate) silence: String,
 }
 
 impl Statements {
@@ -20,14 +22,16 @@ impl Statements {
             format!("SELECT {schema}.lockkeeper_{name}_2({})", params.join(", "))
         };
         Statements {
-            turn: call("turn", 13),
+            turn: call("turn", 14),
             turn_many: call("turn_many", 11),
-            leave: call("leave", 3),
-            leave_many: call("leave_many", 3),
+            leave: call("leave", 4),
+            leave_many: call("leave_many", 4),
             renew: call("renew", 4),
             keep: call("keep", 5),
             look: call("look", 3),
             clean: call("clean", 3),
+            stand: format!("CALL {schema}.lockkeeper_stand_2($1, $2, NULL)"),
+            silence: format!("SELECT pg_advisory_unlock({schema}.lockkeeper_bell_2($1))"),
         }
     }
 }

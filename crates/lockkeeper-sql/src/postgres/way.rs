@@ -5,7 +5,7 @@
 //! statement goes by that: whatever stands between may have dropped an idle connection without a word. Where the
 //! server is only slow, the answer comes before the fresh connection does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
@@ -15,12 +15,14 @@ use tokio::runtime::Handle;
 use tokio_postgres::Row;
 
 use super::dial::Dialer;
+use super::doubt::Doubts;
 use super::fault::{Cure, Result, Trouble};
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::{Ears, Param, Session};
 use super::sql::Statements;
 use super::wake::Wake;
+use crate::ahead::Chairs;
 use crate::retry;
 
 /// How often one statement is sent anew because its connection broke or was given up.
@@ -33,6 +35,10 @@ pub(crate) struct Shared {
     pub(crate) dialer: Dialer,
     pub(crate) sql: Statements,
     pub(crate) wake: Arc<Wake>,
+    pub(crate) chairs: Chairs<Session>,
+    doubts: Doubts,
+    /// A way that is always open, by which can be seen what the sessions of others do.
+    witness: Mutex<Weak<Way>>,
     /// The longest ttl asked for, which is how long the room stays closed if the tables were lost.
     ttl_max: Mutex<Duration>,
 }
@@ -45,6 +51,9 @@ impl Shared {
             clock: Clock::boot(),
             dialer,
             wake: Arc::default(),
+            chairs: Chairs::default(),
+            doubts: Doubts::default(),
+            witness: Mutex::default(),
             ttl_max: Mutex::default(),
         }
     }
@@ -71,6 +80,8 @@ impl Shared {
 pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
     pub(crate) sent_at: Moment,
+    /// The session that answered; 0 if it may be another's the next moment.
+    pub(crate) by: i64,
 }
 
 impl Answer {
@@ -95,7 +106,11 @@ pub(crate) struct Way {
 impl Way {
     pub(crate) fn new(shared: Arc<Shared>, runtime: Handle, ears: Option<Arc<Ears>>) -> Arc<Self> {
         let (session, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
-        Arc::new(Way { shared, runtime, ears, session, connecting })
+        let way = Arc::new(Way { shared, runtime, ears, session, connecting });
+        if way.ears.is_some() {
+            *locked(&way.shared.witness) = Arc::downgrade(&way);
+        }
+        way
     }
 
     /// The session, if one is open.
@@ -125,7 +140,7 @@ impl Way {
             let session = Arc::new(way.shared.dialer.dial(way.ears.as_ref()).await?);
             *locked(&way.session) = Some(session.clone());
             if let Some(silent) = &silent {
-                silent.end();
+                way.give_up(silent);
             }
             Ok(session)
         });
@@ -139,6 +154,14 @@ impl Way {
             *current = None;
         }
         drop(current);
+        self.give_up(session);
+    }
+
+    /// End a session on which something may be under way. What keeps locks and places changes nothing if it is late.
+    fn give_up(&self, session: &Session) {
+        if self.ears.is_none() {
+            self.shared.doubts.add(session);
+        }
         session.end();
     }
 
@@ -158,6 +181,17 @@ impl Way {
         params: &[Param<'_>],
         patience: Duration,
     ) -> backend::Result<Answer> {
+        self.ask_or_again(doing, sql, [params, params], patience).await
+    }
+
+    /// The same with other parameters if it must be sent again.
+    pub(crate) async fn ask_or_again(
+        self: &Arc<Self>,
+        doing: &'static str,
+        sql: &str,
+        params: [&[Param<'_>]; 2],
+        patience: Duration,
+    ) -> backend::Result<Answer> {
         self.try_ask(sql, params, patience).await.map_err(|it| it.fault(doing))
     }
 
@@ -165,7 +199,7 @@ impl Way {
     async fn try_ask(
         self: &Arc<Self>,
         sql: &str,
-        params: &[Param<'_>],
+        [mut params, again]: [&[Param<'_>]; 2],
         mut patience: Duration,
     ) -> Result<Answer> {
         let shared = &self.shared;
@@ -173,8 +207,11 @@ impl Way {
         let (mut reconnects, mut recreated) = (0, false);
         for attempt in 0.. {
             let session = self.session().await?;
+            if self.ears.is_none() {
+                shared.doubts.settle(&shared.clock, &session).await;
+            }
             let trouble = match self.send(&session, sql, params, patience, until).await {
-                Ok((rows, sent_at)) => return Ok(Answer { rows, sent_at }),
+                Ok((rows, sent_at)) => return Ok(Answer { rows, sent_at, by: session.pid() }),
                 Err(trouble) => trouble,
             };
             match trouble.cure() {
@@ -200,13 +237,25 @@ impl Way {
                 _ => return Err(trouble),
             }
             // If it is the server that is slow, do not knock ever faster.
-            patience = patience.saturating_mul(2);
+            (params, patience) = (again, patience.saturating_mul(2));
         }
         Err(Trouble::Silent)
     }
 
-    /// Send a statement once. If nothing at all is heard for `patience`, a fresh connection is opened beside; if that
-    /// is there before the answer, this one is given up: the answer is then an error that calls for another attempt.
+    /// Whether the server is busy with this session, as it says by another way.
+    async fn is_at_work(&self, session: &Session, patience: Duration) -> bool {
+        let witness = locked(&self.shared.witness).upgrade().and_then(|it| it.open_session());
+        let (Some(identity), Some(witness)) = (&session.identity, witness) else { return false };
+        tokio::select! {
+            biased;
+            it = identity.is_at_work(&witness) => it,
+            () = self.shared.clock.sleep(patience) => false,
+        }
+    }
+
+    /// Send a statement once. If nothing at all is heard for `patience`, and the server is not at work on it, a fresh
+    /// connection is opened beside; if that is there before the answer, this one is given up: the answer is then an
+    /// error that calls for another attempt.
     async fn send(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -216,14 +265,17 @@ impl Way {
         until: Moment,
     ) -> Result<(Vec<Row>, Moment)> {
         let clock = &self.shared.clock;
-        let begun = clock.now();
         let silence = async {
+            let mut begun = clock.now();
             loop {
                 let heard = begun.max(session.heard_at()).after(patience);
-                if heard <= clock.now() {
+                if clock.now() < heard {
+                    clock.sleep_until(heard).await;
+                } else if self.ears.is_none() && self.is_at_work(session, patience).await {
+                    begun = clock.now();
+                } else {
                     return;
                 }
-                clock.sleep_until(heard).await;
             }
         };
         let doubt = async {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Place};
+use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, Clock, Guard, Key, Locker};
 use lockkeeper_servers::proxy::{Proxy, Rule};
@@ -96,6 +96,11 @@ macro_rules! cases {
         #[tokio::test]
         async fn lost_requests_and_replies_are_repeated_without_harm() {
             faults::lost_messages(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
+            faults::late_take(&<$site>::start(&[]).await).await;
         }
 
         #[tokio::test]
@@ -234,6 +239,32 @@ pub(crate) async fn lost_messages<S: Site>(site: &S) {
         again.unwrap().release().await.unwrap();
     }
     assert!(4 <= proxy.counters().cut);
+}
+
+/// A take that was held up on its way, and reaches the server after its own release, takes nothing.
+pub(crate) async fn late_take<S: Site>(site: &S) {
+    let proxy = Proxy::start(site.port()).await.unwrap();
+    let (near, far) = (site.open(site.port()).await, site.open(proxy.port()).await);
+    let take = async |name: &str| {
+        let claim = Claim::new(Key::new(name).unwrap(), Duration::from_secs(600)).unwrap();
+        let mut place = far.enter(claim);
+        assert!(matches!(place.turn().await.unwrap(), Turn::Held(_)));
+        place
+    };
+    take("before").await.leave().await.unwrap();
+    let [taking, _] = S::marks(&Sha256::digest("late"));
+    for round in 1..=2 {
+        let open = proxy.counters().open;
+        proxy.keep_request(&taking);
+        // No answer comes on this connection: the same is asked again on another, and answered.
+        let mut place = within(take("late")).await;
+        assert_eq!(proxy.counters().kept, round);
+        place.leave().await.unwrap();
+        proxy.let_go();
+        within(proxy.wait_for(|it| it.open <= open)).await.unwrap();
+        let info = near.show(&Key::new("late").unwrap()).await.unwrap();
+        assert!(info.is_none(), "held by nobody: {info:?}");
+    }
 }
 
 /// A server that does not answer is an outage that passes, not a hang; and locks do not outlive their ttl.

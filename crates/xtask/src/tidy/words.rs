@@ -20,6 +20,7 @@ const TAKEN: &[(&str, &str)] = &[
     ("Proof", "crates/lockkeeper-core/src/kit/"),
     ("Record", "crates/lockkeeper-core/src/kit/"),
     ("Seat", "crates/lockkeeper-redlock/"),
+    ("Standing", "crates/lockkeeper-core/src/spi/"),
     ("Wire", "crates/lockkeeper-sql/src/postgres/"),
 ];
 
