@@ -147,7 +147,7 @@ impl Dialer {
         }
     }
 
-    /// Connect to this server. What comes unasked goes into the tap. Without a time-out the caller sees to one.
+    /// Connect to this server. What comes unasked goes into the tap. Without a timeout the caller sees to one.
     pub(crate) async fn server(
         &self,
         host: &Host,

@@ -11,7 +11,7 @@
 //! # guard.release().await }
 //! ```
 //!
-//! All nodes are asked at once, each with a short time-out. The lock is ours if a majority gave it, confirmed
+//! All nodes are asked at once, each with a short timeout. The lock is ours if a majority gave it, confirmed
 //! it in a second round that lifts their counters to one fence, and there is time left. Otherwise it is
 //! given back on every node, also on the silent ones, and asked for again after a random pause. See
 //! `docs/backends/redlock.md` for what this promises and what it does not.
@@ -213,7 +213,7 @@ fn profile<B: Backend>(nodes: &[B], options: &Rules) -> Result<Profile> {
     }
     let Some(reach) = reach.filter(|_| ttl_min <= ttl_max) else {
         return Err(Error::invalid(format!(
-            "no ttl fits: at least {ttl_min:?} is needed for the nodes' time-outs, at most {ttl_max:?} is \
+            "no ttl fits: at least {ttl_min:?} is needed for the nodes' timeouts, at most {ttl_max:?} is \
              allowed by the nodes or the restart guard"
         )));
     };

@@ -1,4 +1,4 @@
-//! Options: the nodes, time-outs, the allowance for clocks, the restart guard, and what tests replace.
+//! Options: the nodes, timeouts, the allowance for clocks, the restart guard, and what tests replace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl<B> RedlockOptions<B> {
     }
 
     /// After how long a round goes on without a node that does not answer. Otherwise a twentieth of the ttl, at least
-    /// 10 ms. What the node was asked is finished in the background, within its own time-out.
+    /// 10 ms. What the node was asked is finished in the background, within its own timeout.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.rules.node_timeout = Some(timeout.max(Duration::from_millis(1)));
@@ -164,7 +164,7 @@ impl<B> RedlockOptions<B> {
         self
     }
 
-    /// Where verbs are finished that outlast their time-out, instead of on a thread of our own.
+    /// Where verbs are finished that outlast their timeout, instead of on a thread of our own.
     #[must_use]
     pub fn spawner(mut self, spawner: Arc<dyn Spawn>) -> Self {
         self.rules.spawner = Some(spawner);
@@ -180,7 +180,7 @@ impl<B> RedlockOptions<B> {
 }
 
 impl Rules {
-    /// The time-out of one node for a claim of this ttl.
+    /// The timeout of one node for a claim of this ttl.
     pub(crate) fn timeout_for(&self, ttl: Duration) -> Duration {
         self.node_timeout.unwrap_or((ttl / 20).max(NODE_TIMEOUT_MIN))
     }

@@ -168,7 +168,7 @@ async fn a_silent_host_among_several_holds_up_nobody() {
     let begun = Clock::boot().now();
     let locker_of_both = locker(open(&url(silent.port(), server.port())).await);
     locker_of_both.lock("frozen").await.unwrap().release().await.unwrap();
-    assert!(Clock::boot().now() - begun < Duration::from_secs(10), "longer than one time-out");
+    assert!(Clock::boot().now() - begun < Duration::from_secs(10), "longer than one timeout");
     // A black hole on the way to a running client's host: its locks are kept by another way.
     let (one, other) =
         (Proxy::start(server.port()).await.unwrap(), Proxy::start(server.port()).await.unwrap());

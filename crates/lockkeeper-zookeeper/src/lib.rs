@@ -58,7 +58,7 @@ use store::Store;
 #[derive(Clone)]
 pub struct ZooKeeper {
     store: Arc<Store>,
-    /// The session time-out that the ensemble gave at first.
+    /// The session timeout that the ensemble gave at first.
     first: Duration,
 }
 
@@ -99,7 +99,7 @@ impl ZooKeeper {
         &self.store.options
     }
 
-    /// The session time-out that the ensemble gave when the store was opened: asked for was that of `session` in the URL,
+    /// The session timeout that the ensemble gave when the store was opened: asked for was that of `session` in the URL,
     /// or else 10 s, which is the ttl of locks that name none.
     pub fn session_timeout(&self) -> Duration {
         self.first

@@ -192,7 +192,7 @@ impl ZooKeeperOptions {
         &self.servers
     }
 
-    /// What is taken off every deadline, with this session time-out.
+    /// What is taken off every deadline, with this session timeout.
     pub(crate) fn tick_of(&self, session: Duration) -> Duration {
         self.tick.unwrap_or(Duration::from_secs(2).min(session * 3 / 10))
     }

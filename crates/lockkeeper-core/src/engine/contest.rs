@@ -58,14 +58,14 @@ pub(crate) struct Contest<'a> {
     engine: &'a Arc<Engine>,
     key: &'a Key,
     ask: &'a Ask,
-    step: Step,
+    phase: Phase,
     /// Places ahead of us when last told.
     ahead: Option<u64>,
     /// Since when the store gives no usable answer, and its last fault.
     outage: Option<(Moment, Fault)>,
 }
 
-enum Step {
+enum Phase {
     Resting(Keeper),
     Asking { asked_at: Moment, claim: Shape, verb: backend::Step<Turn> },
     Over,
@@ -81,7 +81,7 @@ enum Woken {
 
 impl<'a> Contest<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, key: &'a Key, ask: &'a Ask, keeper: Keeper) -> Self {
-        Contest { engine, key, ask, step: Step::Resting(keeper), ahead: None, outage: None }
+        Contest { engine, key, ask, phase: Phase::Resting(keeper), ahead: None, outage: None }
     }
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
@@ -119,16 +119,16 @@ impl<'a> Contest<'a> {
 
     /// One `turn`, at most until the budget or the patience with a silent store ends.
     async fn ask_store(&mut self, until: Moment) -> Option<(Moment, backend::Result<Turn>)> {
-        let Step::Resting(keeper) = std::mem::replace(&mut self.step, Step::Over) else {
+        let Phase::Resting(keeper) = std::mem::replace(&mut self.phase, Phase::Over) else {
             debug_assert!(false, "whoever asks has a place");
             return None;
         };
         let (asked_at, claim) = (self.engine.clock.now(), keeper.claim);
-        self.step = Step::Asking { asked_at, claim, verb: keeper.place.turn_dyn() };
+        self.phase = Phase::Asking { asked_at, claim, verb: keeper.place.turn_dyn() };
         // The verb stays in `self`, where a drop finds it and hands it to the background.
         let mut patience = self.engine.patient_until(asked_at);
         let answer = loop {
-            let Step::Asking { verb, .. } = &mut self.step else {
+            let Phase::Asking { verb, .. } = &mut self.phase else {
                 debug_assert!(false, "whoever is answered has asked");
                 break None;
             };
@@ -143,7 +143,7 @@ impl<'a> Contest<'a> {
             if answer.is_ok() {
                 self.engine.heard(self.engine.clock.now());
             }
-            self.step = Step::Resting(Keeper::new(place, claim).spoke(asked_at));
+            self.phase = Phase::Resting(Keeper::new(place, claim).spoke(asked_at));
             return Some((asked_at, answer));
         }
         if self.outage.is_none() && patience < until {
@@ -157,18 +157,18 @@ impl<'a> Contest<'a> {
     /// The store says it is ours: it is, if there is still time left to use it.
     fn accept(&mut self, asked_at: Moment, grant: &Grant) -> Result<Option<Hold>> {
         self.outage = None;
-        let Step::Resting(keeper) = std::mem::replace(&mut self.step, Step::Over) else {
+        let Phase::Resting(keeper) = std::mem::replace(&mut self.phase, Phase::Over) else {
             debug_assert!(false, "a grant was answered to nobody");
             return Ok(None);
         };
         match tenure_of(self.engine, self.key, keeper, asked_at, grant) {
             Ok(tenure) => grant::seat(self.engine, self.ask, tenure, self.engine.clock.now()).map(Some),
             Err(Useless::Late(keeper)) => {
-                self.step = Step::Resting(keeper);
+                self.phase = Phase::Resting(keeper);
                 Ok(None)
             }
             Err(Useless::Unfit(keeper, error)) => {
-                self.step = Step::Resting(keeper);
+                self.phase = Phase::Resting(keeper);
                 Err(error)
             }
         }
@@ -194,7 +194,7 @@ impl<'a> Contest<'a> {
     /// Wait for a sign from the store, at most `pause`.
     async fn rest(&mut self, pause: Duration, until: Moment) -> Woken {
         let clock = &self.engine.clock;
-        let Step::Resting(keeper) = &mut self.step else {
+        let Phase::Resting(keeper) = &mut self.phase else {
             debug_assert!(false, "whoever waits has a place");
             return Woken::OutOfTime;
         };
@@ -213,7 +213,7 @@ impl<'a> Contest<'a> {
 
     /// A try was told that somebody else is first: nothing of us is left there.
     fn not_this_time(&mut self) {
-        self.step = Step::Over;
+        self.phase = Phase::Over;
         step_down(self.engine, self.key, None);
     }
 
@@ -229,10 +229,10 @@ impl<'a> Contest<'a> {
 
 impl Drop for Contest<'_> {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Over => {}
-            Step::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
-            Step::Asking { asked_at, claim, verb } => {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Over => {}
+            Phase::Resting(keeper) => step_down(self.engine, self.key, Some(keeper)),
+            Phase::Asking { asked_at, claim, verb } => {
                 let finisher = Finisher::new(self.engine.clone(), self.key.clone());
                 self.engine.background.spawn(finisher.finish(asked_at, claim, verb));
             }

@@ -52,7 +52,7 @@ impl Trouble {
 
     pub(crate) fn cure(&self) -> Cure {
         match (self, self.code()) {
-            // Deadlock, lock wait time-out, certification conflict, table changed, duplicate key.
+            // Deadlock, lock wait timeout, certification conflict, table changed, duplicate key.
             (_, Some(1213 | 1205 | 1020 | 1412 | 1062)) => Cure::Again,
             // Shutdown, killed, broken packets, idle too long, a prepared statement that the session does not know,
             // a transaction that somebody else has begun.

@@ -222,7 +222,7 @@ asking: BEGIN
     DECLARE v_head, v_edge, v_ahead, v_ahead_waiting, v_expiry BIGINT DEFAULT 0;
     DECLARE v_waiting, v_untold, v_held, v_wanted, v_bell BOOLEAN DEFAULT FALSE;
     DECLARE v_before BINARY(16) DEFAULT NULL;
-    -- An error must not leave a transaction open, as a lock wait time-out would.
+    -- An error must not leave a transaction open, as a lock wait timeout would.
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK AND NO CHAIN NO RELEASE; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;

@@ -5,6 +5,7 @@ const BANNED: &[(&str, &str)] = &[
     ("handoff", "hand_on for what happens inside a process, hand-off for what the store does between two"),
     ("see_out", "leave_in_background"),
     ("leave_politely", "leave_in_caller"),
+    ("time-out", "timeout, the word that people search for"),
     ("releasing the lock", "giving the lock back"),
     ("giving up the lock", "giving the lock back"),
     ("ownthread", "Driver, of lockkeeper_core::kit"),
