@@ -173,7 +173,18 @@ fn as_ordinary_user(test: &str, fixture: &Fixture, path: &Path) {
         command.args(arguments).env("LOCKKEEPER_TEST_CHILD", path).uid(65534).gid(65534);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     }
-    join(vec![command.current_dir("/").spawn().unwrap()]);
+    join(vec![spawned(command.current_dir("/"))]);
+}
+
+/// Start a program that was just written. A child that another test forks meanwhile has the file open for writing until it
+/// runs its own program, and so long the system refuses.
+fn spawned(command: &mut std::process::Command) -> std::process::Child {
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            started => return started.unwrap(),
+        }
+    }
 }
 
 #[test]
