@@ -2,7 +2,7 @@
 //!
 //! The author writes a [`Quorum`]: how one server or three are started, and what an administrator does by hand.
 //! [`quorum!`](crate::quorum!) then makes a test of every case, and [`Behind`] is the harness of the
-//! [conformance suite](mod@crate::suite) on the same servers. The cases panic: they are tests, written once for all.
+//! [conformance suite](mod@lockkeeper_testkit::suite) on the same servers. The cases panic: they are tests, written once for all.
 //!
 //! Upper limits of time are hang guards. The ttls are long enough for what a loaded machine needs to start servers.
 
