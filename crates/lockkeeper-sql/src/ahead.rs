@@ -7,15 +7,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 /// The most connections of one process that wait.
-const SEATS_MAX: usize = 4;
+const CHAIRS_MAX: usize = 4;
 
 /// The most claims of one process that others can wait for. Each takes room in the server's table of locks.
 const NAMED_MAX: usize = 8;
@@ -112,7 +113,7 @@ impl<S> Chairs<S> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// A connection that is open already, or how many would be open with one more. `None` if there must not be more.
@@ -121,7 +122,7 @@ impl<S> Chairs<S> {
         if let Some((chair, _)) = state.idle.pop() {
             return Some(Ok(chair));
         }
-        if state.full_until.is_some_and(|it| now < it) || SEATS_MAX <= state.open {
+        if state.full_until.is_some_and(|it| now < it) || CHAIRS_MAX <= state.open {
             return None;
         }
         state.open += 1;
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn all_processes_at_once_do_not_use_up_the_servers_connections() {
         for most in [20_u64, 100, 151, 1000] {
-            for wished in 1..=SEATS_MAX {
+            for wished in 1..=CHAIRS_MAX {
                 let open = (0..=most).rfind(|it| has_room(*it, most, wished)).unwrap();
                 // Each process has two, and opens all it may.
                 assert!(open + open / 2 * wished as u64 <= most * 15 / 16, "{open} of {most}, {wished} each");
@@ -268,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn seats_are_used_again_bounded_and_closed_when_nobody_waits() {
+    fn chairs_are_used_again_bounded_and_closed_when_nobody_waits() {
         let chairs = Chairs::default();
-        for count in 1..=SEATS_MAX {
+        for count in 1..=CHAIRS_MAX {
             assert_eq!(chairs.take(at(0)), Some(Err(count)));
         }
         assert_eq!(chairs.take(at(0)), None, "no more than so many");
@@ -280,10 +281,10 @@ mod tests {
         assert!(!chairs.give_back('b', at(4)));
         assert!(chairs.sweep(at(7)), "one was used lately");
         assert!(!chairs.sweep(at(20)));
-        assert_eq!(chairs.take(at(20)), Some(Err(SEATS_MAX - 1)));
+        assert_eq!(chairs.take(at(20)), Some(Err(CHAIRS_MAX - 1)));
         chairs.lost(at(20));
         assert_eq!(chairs.take(at(21)), None, "the server has no room");
-        assert_eq!(chairs.take(at(40)), Some(Err(SEATS_MAX - 1)));
+        assert_eq!(chairs.take(at(40)), Some(Err(CHAIRS_MAX - 1)));
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //! ours to end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
+use lockkeeper_core::kit::locked;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
@@ -44,7 +45,7 @@ pub(super) struct Doubts {
 
 impl Doubts {
     fn sessions(&self) -> MutexGuard<'_, Vec<Identity>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.sessions)
     }
 
     /// This session was given up.

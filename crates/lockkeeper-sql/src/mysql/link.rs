@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::Queryable;
@@ -168,7 +169,7 @@ impl Link {
 
 impl Pulse {
     fn identity(&self) -> MutexGuard<'_, Option<Identity>> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.identity)
     }
 
     fn step(&self) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use lockkeeper_core::ClaimId;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::kit::caller_runtime;
+use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -24,7 +25,7 @@ use super::keeper::Keeper;
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::Param;
-use super::way::{Answer, Shared, Way, locked};
+use super::way::{Answer, Shared, Way};
 use crate::lane::{self, Carry};
 
 /// All ways of one process to one server.

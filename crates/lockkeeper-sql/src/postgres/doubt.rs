@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
+use lockkeeper_core::kit::locked;
 use tokio_postgres::types::Type;
 
 use super::session::{Param, Session};
-use super::way::locked;
 
 /// The most that are remembered. Each is ended by the next statement, so there are few.
 const MOST: usize = 16;

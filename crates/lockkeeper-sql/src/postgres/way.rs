@@ -5,12 +5,13 @@
 //! statement goes by that: whatever stands between may have dropped an idle connection without a word. Where the
 //! server is only slow, the answer comes before the fresh connection does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend;
+use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 
@@ -291,8 +292,4 @@ impl Way {
             () = clock.sleep_until(until) => Err(Trouble::Silent),
         }
     }
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
