@@ -6,6 +6,8 @@ mod hand_off;
 mod zookeeper;
 
 use crate::Outcome;
+pub(crate) use etcd::ServerLock;
+pub(crate) use zookeeper::CrateLock;
 
 pub(crate) fn etcd_alone() -> Outcome {
     block_on(etcd::run(false))

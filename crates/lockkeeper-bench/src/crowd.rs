@@ -230,6 +230,13 @@ impl Crowd {
         Duration::from_nanos(self.parties.iter().map(first).max().unwrap_or(0).saturating_sub(begun))
     }
 
+    /// From asking to having, in milliseconds: what so many per cent of the rounds that count do not exceed.
+    pub(crate) fn wait(&self, percent: usize) -> f64 {
+        let rounds = self.parties.iter().flat_map(|it| &it.rounds).filter(|it| self.window.contains(&it.had));
+        let mut waits: Vec<f64> = rounds.map(|it| per(it.had - it.asked, 1_000_000)).collect();
+        quantile(&mut waits, percent)
+    }
+
     pub(crate) fn longest_wait(&self) -> Duration {
         let rounds = self.parties.iter().flat_map(|it| &it.rounds);
         Duration::from_nanos(rounds.map(|it| it.had - it.asked).max().unwrap_or(0))
@@ -273,6 +280,7 @@ mod tests {
         assert_eq!(format!("{:?}", crowd.hand_on()), "(1.0, 1.0)");
         assert_eq!(crowd.last_served_after(), Duration::from_micros(3));
         assert_eq!(crowd.longest_wait(), Duration::from_micros(5));
+        assert_eq!(format!("{:.3}", crowd.wait(99)), "0.003", "the longest is not in the time that counts");
         assert_eq!(crowd.while_all_run().window, 0..6_000);
     }
 

@@ -9,7 +9,7 @@ use lockkeeper_core::Clock;
 use lockkeeper_servers as servers;
 use tokio::runtime::Runtime;
 
-use crate::crowd::{self, Parties, Plan};
+use crate::crowd::{self, Crowd, Parties, Plan};
 use crate::report::{Bound, Row, say};
 use crate::{Answer, Outcome};
 
@@ -24,6 +24,8 @@ const NAMES_TTL: Duration = Duration::from_secs(2);
 /// A store that is measured: how its rows are called, and where it is.
 struct Site {
     waiting: &'static str,
+    /// The bare ring beside it, if it has one: what its row is called, and its name among the rivals.
+    ring: Option<(&'static str, &'static str)>,
     names: &'static str,
     url: String,
     /// Keeps the server.
@@ -56,6 +58,7 @@ fn postgres(runtime: &Runtime) -> Answer<Site> {
     let server = runtime.block_on(servers::Postgres::start(options))?;
     Ok(Site {
         waiting: "PostgreSQL: hand-offs per second with 200 waiting processes, beside 10",
+        ring: None,
         names: "PostgreSQL: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: server.url(),
         _server: Box::new(server),
@@ -67,6 +70,10 @@ fn mariadb(runtime: &Runtime) -> Answer<Site> {
     let server = runtime.block_on(servers::MariaDb::start(options))?;
     Ok(Site {
         waiting: "MariaDB: hand-offs per second with 200 waiting processes, beside 10",
+        ring: Some((
+            "MariaDB, the bare limit: a token passed round by named locks, 200 processes beside 10",
+            "mariadb-ring",
+        )),
         names: "MariaDB: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: server.url(),
         _server: Box::new(server),
@@ -78,6 +85,7 @@ fn mysql(runtime: &Runtime) -> Answer<Site> {
     let server = runtime.block_on(servers::Mysql::start(options))?;
     Ok(Site {
         waiting: "MySQL: hand-offs per second with 200 waiting processes, beside 10",
+        ring: None,
         names: "MySQL: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: server.url(),
         _server: Box::new(server),
@@ -88,6 +96,10 @@ fn sqlite(_runtime: &Runtime) -> Answer<Site> {
     let folder = tempfile::tempdir()?;
     Ok(Site {
         waiting: "SQLite: hand-offs per second with 200 waiting processes, beside 10",
+        ring: Some((
+            "SQLite, the bare limit: a token passed round by a write transaction and a bell, 200 processes beside 10",
+            "sqlite-ring",
+        )),
         names: "SQLite: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: format!("sqlite:{}", folder.path().join("locks.db").display()),
         _server: Box::new(folder),
@@ -98,6 +110,10 @@ fn redis(runtime: &Runtime) -> Answer<Site> {
     let server = runtime.block_on(servers::Redis::start(servers::RedisOptions::default()))?;
     Ok(Site {
         waiting: "Redis: hand-offs per second with 200 waiting processes, beside 10",
+        ring: Some((
+            "Redis, the bare limit: a token passed round by `RPUSH` and `BLPOP`, 200 processes beside 10",
+            "redis-ring",
+        )),
         names: "Redis: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: server.url(),
         _server: Box::new(server),
@@ -105,18 +121,17 @@ fn redis(runtime: &Runtime) -> Answer<Site> {
 }
 
 fn waiting_at(site: &Site) -> Answer<Vec<Row>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut seen = Vec::new();
     for processes in CROWDS {
-        let plan = Plan { rival: "ours", url: &site.url, key: "crowd", ttl: crowd::TTL, processes, tasks: 1 };
-        seen.push(runtime.block_on(async { Parties::start(plan).await?.fight(MEASURE).await })?);
+        seen.push(turns(site, "ours", processes)?);
     }
     let [few, some, many] = &seen[..] else { return Err("a crowd is missing".into()) };
-    Ok(vec![Row {
+    let ratio = if many.refused() == 0 { many.rate() / few.rate() } else { 0.0 };
+    let mut rows = vec![Row {
         what: site.waiting,
         ours: format!("{:.0}/s", many.rate()),
         theirs: format!("{:.0}/s", few.rate()),
-        ratio: if many.refused() == 0 { many.rate() / few.rate() } else { 0.0 },
+        ratio,
         bound: Bound::AtLeast(0.8),
         note: format!(
             "{:.0}/s with 50; refused {}; Jain index {:.2}, {:.2} and {:.2}",
@@ -126,7 +141,34 @@ fn waiting_at(site: &Site) -> Answer<Vec<Row>> {
             some.jain(),
             many.jain()
         ),
-    }])
+    }];
+    if let Some((what, ring)) = site.ring {
+        rows.push(ring_at(site, what, ring, ratio)?);
+    }
+    Ok(rows)
+}
+
+/// The processes take turns, as this rival does it.
+fn turns(site: &Site, rival: &str, processes: usize) -> Answer<Crowd> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let key = format!("crowd-{processes}");
+    let plan = Plan { rival, url: &site.url, key: &key, ttl: crowd::TTL, processes, tasks: 1 };
+    runtime.block_on(async { Parties::start(plan).await?.fight(MEASURE).await })
+}
+
+/// What so many processes cost the machine, whatever is passed on: the same numbers of them in a ring.
+fn ring_at(site: &Site, what: &'static str, ring: &str, ours: f64) -> Answer<Row> {
+    let [few, .., many] = CROWDS;
+    let (few, many) = (turns(site, ring, few)?.sound()?, turns(site, ring, many)?.sound()?);
+    let ratio = many.rate() / few.rate();
+    Ok(Row {
+        what,
+        ours: format!("{:.0}/s", many.rate()),
+        theirs: format!("{:.0}/s", few.rate()),
+        ratio,
+        bound: Bound::Shown,
+        note: format!("the lock keeps {ours:.2}, which is {:.2} of what the ring keeps", ours / ratio),
+    })
 }
 
 fn names_at(site: &Site) -> Answer<Vec<Row>> {
@@ -142,7 +184,7 @@ fn names_at(site: &Site) -> Answer<Vec<Row>> {
         let valid = guards.iter().filter(|it| it.is_valid()).count();
         let valid = u32::try_from(valid).unwrap_or(0) * u32::from(before.is_valid());
         drop(guards);
-        locker.shutdown(Duration::from_secs(2 * 60)).await?;
+        locker.shutdown(Duration::from_mins(2)).await?;
         Answer::Ok((valid, took))
     })?;
     Ok(vec![Row {

@@ -2,6 +2,7 @@
 
 mod coord;
 mod crowd;
+mod growth;
 mod in_process;
 mod load;
 mod macros;
@@ -10,9 +11,16 @@ mod names;
 mod processes;
 mod redis;
 mod report;
+mod ring;
 mod rival;
+mod rivals;
+mod rooms;
+mod serve;
+mod site;
 mod sql;
 mod sqlite;
+mod twophase;
+mod warm;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,16 +39,24 @@ const SUITES: &[Suite] = &[
     ("sqlite", "SQLite", sqlite::run),
     ("processes", "SQLite, eight processes", processes::run),
     ("postgres", "PostgreSQL", sql::postgres),
+    ("session", "PostgreSQL, session locks", sql::sessions::postgres),
+    ("session-mariadb", "MariaDB, session locks", sql::sessions::mariadb),
+    ("session-mysql", "MySQL, session locks", sql::sessions::mysql),
     ("mysql", "MariaDB", sql::mysql),
     ("redis", "Redis, free locks", redis::free),
     ("redis-wanted", "Redis, one key that many want", redis::wanted),
     ("redis-kept", "Redis, 10,000 locks held", redis::kept),
+    ("warm", "Warm locks", warm::run),
+    ("rooms", "Rooms: shared locks, permits, several keys, barriers, elections", rooms::run),
+    ("serve", "Locks over HTTP, and the console", serve::run),
     ("waiting", "One lock, many waiting processes", load::waiting),
     ("burst", "Many names at once in one process", load::names),
     ("etcd", "etcd, one node", coord::etcd_alone),
     ("etcd-3", "etcd, three nodes", coord::etcd_of_three),
     ("zookeeper", "ZooKeeper, one server", coord::zookeeper_alone),
     ("zookeeper-3", "ZooKeeper, three servers", coord::zookeeper_of_three),
+    ("twophase", "Two-phase commit", twophase::run),
+    ("twophase-recovery", "Two-phase commit, recovery", twophase::recovered),
 ];
 
 fn main() -> ExitCode {
@@ -48,7 +64,16 @@ fn main() -> ExitCode {
     match words.split_first() {
         // A suite started this program once more.
         Some((first, rest)) if first == crowd::WORKER => ended(crowd::work(rest)),
-        _ => ended(run(&words)),
+        Some((first, rest)) if first == rivals::CHILD => ended(rivals::work(rest)),
+        Some((first, rest)) if first == rivals::RIVALS => ended(rivals::run(rest)),
+        Some((first, rest)) if first == growth::GROWTH => ended(growth::run(rest)),
+        Some((first, rest)) if first == rooms::CHILD => ended(rooms::work(rest)),
+        Some((first, rest)) if first == serve::SERVER => ended(serve::work(rest)),
+        Some((first, rest)) if first == twophase::CHILD => ended(twophase::work(rest)),
+        _ => {
+            let words: Vec<String> = words.into_iter().filter(|it| !rooms::scaled(it)).collect();
+            ended(run(&words))
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 mod renewals;
 mod rivals;
+mod socket;
 mod solo;
-mod tally;
+pub(crate) mod tally;
 pub(crate) mod trips;
 mod wanted;
 
@@ -15,7 +16,12 @@ pub(crate) use rivals::OnRedis;
 
 /// Free locks.
 pub(crate) fn free() -> Outcome {
-    on_server(async |server| Ok(vec![solo::one(server).await?, solo::many(server).await?]))
+    on_server(async |server| {
+        let mut rows =
+            vec![solo::one(server).await?, solo::many(server).await?, solo::metered(server).await?];
+        rows.extend(socket::rows(server).await?);
+        Ok(rows)
+    })
 }
 
 /// One key that many want.

@@ -21,6 +21,8 @@ pub(crate) struct Row {
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
+    /// Nothing: the row is there to be compared with.
+    Shown,
 }
 
 impl Row {
@@ -54,10 +56,27 @@ impl Row {
         Row { what, ours, theirs, ratio: number, bound, note }
     }
 
+    /// As it stands in a table.
+    fn line(&self) -> String {
+        let bound = match self.bound {
+            Bound::AtMost(it) => format!("≤ {it}"),
+            Bound::AtLeast(it) => format!("≥ {it}"),
+            Bound::Shown => "–".to_owned(),
+        };
+        let kept = match self.bound {
+            Bound::Shown => "–",
+            _ if self.within() => "yes",
+            _ => "**no**",
+        };
+        let Row { what, ours, theirs, ratio, note, .. } = self;
+        format!("| {what} | {ours} | {theirs} | {ratio:.2} | {bound} | {kept} | {note} |")
+    }
+
     pub(crate) fn within(&self) -> bool {
         match self.bound {
             Bound::AtMost(it) => self.ratio <= it,
             Bound::AtLeast(it) => self.ratio >= it,
+            Bound::Shown => true,
         }
     }
 }
@@ -67,6 +86,14 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "bench: {text}");
 }
 
+/// Rows that are known, told as they come: a suite may take long.
+pub(crate) fn told(rows: Vec<Row>) -> Vec<Row> {
+    for row in &rows {
+        say(&row.line());
+    }
+    rows
+}
+
 /// One table under its heading, at once, so that a long run shows what it has.
 pub(crate) fn print(title: &str, rows: &[Row]) {
     let mut out = std::io::stdout().lock();
@@ -74,12 +101,6 @@ pub(crate) fn print(title: &str, rows: &[Row]) {
     let _ = writeln!(out, "| what | ours | beside it | ratio | must be | kept | note |");
     let _ = writeln!(out, "|---|---|---|---|---|---|---|");
     for row in rows {
-        let bound = match row.bound {
-            Bound::AtMost(it) => format!("≤ {it}"),
-            Bound::AtLeast(it) => format!("≥ {it}"),
-        };
-        let kept = if row.within() { "yes" } else { "**no**" };
-        let Row { what, ours, theirs, ratio, note, .. } = row;
-        let _ = writeln!(out, "| {what} | {ours} | {theirs} | {ratio:.2} | {bound} | {kept} | {note} |");
+        let _ = writeln!(out, "{}", row.line());
     }
 }

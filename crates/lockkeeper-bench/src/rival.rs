@@ -7,7 +7,7 @@ use lockkeeper::{Guard, Locker};
 use crate::Answer;
 
 /// Longer than any crowd runs.
-const WAIT_MAX: Duration = Duration::from_secs(2 * 60);
+const WAIT_MAX: Duration = Duration::from_mins(2);
 
 /// One side of a comparison. A clone is for one task.
 pub(crate) trait Rival: Clone + Send + Sync + 'static {

@@ -2,6 +2,8 @@
 
 mod bare;
 mod compete;
+mod rivals;
+pub(crate) mod sessions;
 
 use std::error::Error;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::measure::beside;
 use crate::report::Row;
 use crate::rival::Ours;
 use bare::{Bare, BareMysql, BarePostgres};
+pub(crate) use rivals::{Advisory, Named};
 
 const OPS: u32 = 300;
 const CROWD_SPAN: Duration = Duration::from_secs(2);

@@ -23,7 +23,7 @@ pub type CacheError = Box<dyn Error + Send + Sync>;
 /// impl Cache<u64> for Forever {
 ///     async fn get(&self, key: &str) -> Result<Option<Found<u64>>, CacheError> {
 ///         let entry = self.0.lock().map_err(|it| it.to_string())?.get(key).copied();
-///         Ok(entry.map(|value| Found { value, expires_in: Duration::from_secs(3600) }))
+///         Ok(entry.map(|value| Found::new(value, Duration::from_secs(3600))))
 ///     }
 ///
 ///     async fn put(&self, key: &str, value: Option<&u64>, _expires_in: Duration) -> Result<(), CacheError> {
@@ -64,9 +64,17 @@ pub trait Cache<V>: Send + Sync {
 
 /// An entry of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Found<V> {
     /// The value; `None` if it is known not to exist.
     pub value: Option<V>,
     /// How long the cache will keep it, by the cache's own clock.
     pub expires_in: Duration,
+}
+
+impl<V> Found<V> {
+    /// An entry with this value, or with `None` for what is known not to exist, that is kept so long.
+    pub fn new(value: Option<V>, expires_in: Duration) -> Self {
+        Found { value, expires_in }
+    }
 }

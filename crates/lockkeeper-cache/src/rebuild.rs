@@ -100,14 +100,14 @@ impl<C> Rebuild<C> {
         Rebuild::new(cache, Locker::builder(Memory::default()).waiters_max(usize::MAX).build())
     }
 
-    /// How long a loaded value is fresh. Usually a minute.
+    /// How long a loaded value is fresh. Default: a minute.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long it is remembered that something does not exist. Usually 5 seconds: shorter than for values, because
+    /// How long it is remembered that something does not exist. Default: 5 seconds: shorter than for values, because
     /// what does not exist is often about to.
     #[must_use]
     pub fn absent_ttl(mut self, ttl: Duration) -> Self {
@@ -116,7 +116,7 @@ impl<C> Rebuild<C> {
     }
 
     /// Let each entry expire earlier by a random part of up to so many percent, so that entries of one hour are not
-    /// all loaded in the same second of the next. Usually 10, at most 100.
+    /// all loaded in the same second of the next. Default: 10, at most 100.
     #[must_use]
     pub fn jitter_percent(mut self, percent: u8) -> Self {
         self.jitter_percent = percent.min(100);
@@ -124,22 +124,22 @@ impl<C> Rebuild<C> {
     }
 
     /// Keep values for this much longer than they are fresh. Meanwhile one caller loads anew and everybody else gets
-    /// the old value at once; so does whoever finds that the lock cannot be had or that the loader fails.
-    /// Usually nothing is served stale.
+    /// the old value at once; so does whoever finds that the lock cannot be obtained or that the loader fails.
+    /// Default: nothing is served stale.
     #[must_use]
     pub fn serve_stale(mut self, stale: Duration) -> Self {
         self.stale = stale;
         self
     }
 
-    /// How long to wait for another caller's load. Usually as long as the locker says.
+    /// How long to wait for another caller's load. Default: as long as the locker says.
     #[must_use]
     pub fn wait_at_most(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// What the lock's name has before the entry's key. Usually `cache:`.
+    /// What the lock's name has before the entry's key. Default: `cache:`.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

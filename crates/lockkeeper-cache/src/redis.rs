@@ -63,7 +63,7 @@ impl RedisCache {
         Ok(RedisCache { client, prefix: "cache:".into(), open: Mutex::new(None) })
     }
 
-    /// What every key begins with. Usually `cache:`.
+    /// What every key begins with. Default: `cache:`.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

@@ -36,7 +36,7 @@ impl Cache<String> for FileCache {
         let (ends, value) = text.split_once(' ').unwrap();
         let (ends, now) = (Moment::from_nanos(ends.parse()?), Clock::boot().now());
         let value = Some(value.to_owned());
-        Ok((now < ends).then(|| Found { value, expires_in: ends - now }))
+        Ok((now < ends).then(|| Found::new(value, ends - now)))
     }
 
     async fn put(&self, key: &str, value: Option<&String>, expires_in: Duration) -> Result<(), CacheError> {

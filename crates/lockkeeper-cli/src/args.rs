@@ -1,21 +1,28 @@
 //! The command line: its shape, its help, and the checks that need no store.
 
+mod spans;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use lockkeeper::{Config, Key};
+use lockkeeper::{Config, Key, Load, config};
 
 use crate::exit::{self, Failure, Result};
-use crate::help;
+use crate::looking::{Doctor, Ls, Top};
+use crate::{features, help};
+
+use spans::seconds;
+pub(crate) use spans::{some_span, wait_span};
 
 /// Run a command while holding a lock, and see who holds what.
 #[derive(Debug, Parser)]
 #[command(
     name = "lockkeeper",
     version,
+    long_version = features::version(),
     about = "Run a command while holding a lock, and see who holds what",
     after_help = help::MAIN,
     subcommand_required = true,
@@ -27,7 +34,7 @@ pub(crate) struct Cli {
     pub(crate) url: Option<String>,
 
     /// Settings for this program and for others [default: `lockkeeper.toml` in this folder, if there is one]
-    #[arg(long, global = true, value_name = "FILE", env = "LOCKKEEPER_CONFIG", long_help = help::CONFIG)]
+    #[arg(long, global = true, value_name = "FILE", env = "LOCKKEEPER_CONFIG", hide_env_values = true, long_help = help::CONFIG)]
     pub(crate) config: Option<PathBuf>,
 
     #[command(subcommand)]
@@ -38,19 +45,46 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command while holding a lock
     #[command(after_help = help::RUN, override_usage = help::RUN_USAGE)]
-    Run(Run),
+    Run(Box<Run>),
+    /// Run a command once for each tick of a schedule, over all hosts
+    #[command(after_help = help::ONCE, override_usage = help::ONCE_USAGE)]
+    Once(Box<Once>),
+    /// Run a command while leading; if the lead is lost, stop it and stand again
+    #[command(after_help = help::ELECT, override_usage = help::ELECT_USAGE)]
+    Elect(Box<Elect>),
+    /// Tell who leads
+    #[command(after_help = help::LEADER)]
+    Leader(Leads),
     /// List the locks that are held or waited for
     #[command(after_help = help::LS)]
     Ls(Ls),
+    /// Watch the locks: those that most wait for first
+    #[command(after_help = help::TOP)]
+    Top(Top),
     /// Show one lock: who holds it, and everybody who waits
     #[command(after_help = help::SHOW)]
     Show(Named),
+    /// Tell by the exit code whether a lock is free
+    #[command(after_help = help::STATUS)]
+    Status(Status),
+    /// Wait until a lock is free, without taking it
+    #[command(after_help = help::WAIT)]
+    Wait(WaitFor),
     /// Take a lock away from whoever holds it
     #[command(name = "break", after_help = help::BREAK)]
     Break(Break),
     /// Tell which settings of the store endanger locks
     #[command(after_help = help::DOCTOR)]
-    Doctor(Json),
+    Doctor(Doctor),
+    /// Serve locks over HTTP to programs in every language
+    #[cfg_attr(feature = "serve", command(after_help = help::SERVE))]
+    Serve(crate::serve::Serve),
+    /// Look after two-phase commits: what is in doubt, and what to do about it
+    #[command(name = "2pc")]
+    TwoPhase(crate::two_phase::TwoPhaseCommand),
+    /// Let processes fight for locks of this store while you break it, and tell which promise was broken
+    #[cfg_attr(feature = "torture", command(after_help = help::TORTURE))]
+    Torture(crate::torture::Torture),
     /// See locks at work
     #[cfg_attr(feature = "demo", command(subcommand))]
     Demo(crate::demo::Demo),
@@ -62,6 +96,15 @@ pub(crate) enum Command {
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
+    },
+    /// Print the names of locks, for completion
+    #[command(hide = true)]
+    Names(crate::completions::Names),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// Where to write them
+        folder: PathBuf,
     },
 }
 
@@ -78,12 +121,20 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Do not wait: exit with 75 at once if somebody else holds the lock or waits for it
-    #[arg(long = "try", conflicts_with = "wait")]
+    #[arg(long = "try", short = 'n', conflicts_with_all = ["wait", "seconds"])]
     pub(crate) attempt: bool,
 
     /// Wait at most this long for the lock, then exit with 75 [default: wait without end]
     #[arg(long, value_name = "DUR", value_parser = wait_span, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+
+    /// The same as --wait, in seconds without a unit, as `flock` has it
+    #[arg(short = 'w', value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, conflicts_with = "wait")]
+    seconds: Option<Duration>,
+
+    /// Run this by `sh -c`, in place of a command after `--`
+    #[arg(short = 'c', value_name = "SCRIPT", allow_hyphen_values = true, conflicts_with = "command")]
+    shell: Option<OsString>,
 
     /// How long the store keeps the lock without hearing from us; it is renewed at a third of this
     /// [default: 10s]
@@ -94,9 +145,30 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// A word for whoever lists the locks
+    /// Keep the lock at least this long, also if the command ends before [default: give it back at once]
+    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true,
+          conflicts_with_all = ["shared", "permits", "also"])]
+    pub(crate) at_least: Option<Duration>,
+
+    /// A free text, shown to whoever lists the locks
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) note: Option<String>,
+
+    /// Share the lock with others that say --shared: they run side by side, but never beside a plain `run`
+    #[arg(long, short, conflicts_with_all = ["permits", "alone"])]
+    shared: bool,
+
+    /// Take N of OF permits: commands run side by side while at most OF are out, for example 2/5
+    #[arg(long, value_name = "N/OF", value_parser = permits, allow_hyphen_values = true, conflicts_with = "alone")]
+    permits: Option<Load>,
+
+    /// Share with nobody, also where the configuration says `shared` or `permits` of a lock
+    #[arg(long, hide_short_help = true)]
+    alone: bool,
+
+    /// Another lock to hold as well; may be given several times. All are held, or none
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    also: Vec<OsString>,
 
     /// The lock's name; for one that begins with a dash write --name=-NAME
     #[arg(value_name = "NAME", required_unless_present = "dashed")]
@@ -114,8 +186,12 @@ pub(crate) struct Run {
     dashed: Option<OsString>,
 
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
+    #[arg(last = true, required_unless_present = "shell", value_name = "CMD")]
+    command: Vec<OsString>,
+
+    /// What the command line leaves open.
+    #[arg(skip)]
+    config: Config,
 }
 
 impl Run {
@@ -123,34 +199,169 @@ impl Run {
     pub(crate) fn adopt(&mut self, config: &Config) {
         self.ttl = self.ttl.or(config.ttl());
         self.max_hold = self.max_hold.or(config.max_hold());
-        self.wait = self.wait.or(config.wait());
+        self.wait = self.wait.or(self.seconds).or(config.wait());
+        self.config = config.clone();
+    }
+
+    /// What to run.
+    pub(crate) fn command(&self) -> Vec<&OsStr> {
+        match &self.shell {
+            Some(script) => vec![OsStr::new("sh"), OsStr::new("-c"), script],
+            None => self.command.iter().map(OsString::as_os_str).collect(),
+        }
+    }
+
+    /// A run of one command alone under one lock.
+    fn plain(
+        ttl: Option<Duration>,
+        note: Option<String>,
+        name: &OsStr,
+        command: &[OsString],
+        config: &Config,
+    ) -> Self {
+        let (name, command, config) = (Some(name.to_owned()), command.to_vec(), config.clone());
+        Run {
+            ttl: ttl.or(config.ttl()),
+            note,
+            name,
+            command,
+            config,
+            alone: true,
+            attempt: false,
+            wait: None,
+            seconds: None,
+            shell: None,
+            max_hold: None,
+            at_least: None,
+            shared: false,
+            permits: None,
+            also: Vec::new(),
+            dashed: None,
+        }
     }
 
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(Duration::from_secs(10))
     }
 
-    pub(crate) fn key(&self) -> Result<Key> {
-        key(self.name.as_deref().or(self.dashed.as_deref()).unwrap_or_default())
+    /// What to hold: NAME first, then what `--also` names, each name once.
+    pub(crate) fn wanted(&self) -> Result<Vec<Wanted>> {
+        let name = key(self.name.as_deref().or(self.dashed.as_deref()).unwrap_or_default())?;
+        let said = if self.shared { Some(Load::READER) } else { self.permits };
+        let load = said.unwrap_or_else(|| self.usual(&name));
+        let mut all = vec![Wanted { key: name, load }];
+        for name in &self.also {
+            let key = key(name)?;
+            let load = self.usual(&key);
+            match all.iter_mut().find(|it| it.key == key) {
+                Some(known) => known.load = known.load.stronger(load),
+                None => all.push(Wanted { key, load }),
+            }
+        }
+        Ok(all)
+    }
+
+    /// How much of a lock to take if the command line does not say.
+    fn usual(&self, key: &Key) -> Load {
+        let configured = if self.alone { None } else { self.config.share(key.as_str()) };
+        configured.unwrap_or(Load::MUTEX)
     }
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Ls {
-    /// Only names that begin with this
-    prefix: Option<OsString>,
+pub(crate) struct Once {
+    /// Wait at most this long while another is at it, then exit with 75 [default: exit with 75 at once]
+    #[arg(long, value_name = "DUR", value_parser = wait_span, allow_hyphen_values = true)]
+    wait: Option<Duration>,
 
-    #[command(flatten)]
-    pub(crate) json: Json,
+    /// How long the store keeps the lock without hearing from us; then another may begin [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
+    ttl: Option<Duration>,
+
+    /// How long it is remembered that the tick was done [default: 7days]
+    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
+    pub(crate) remember: Option<Duration>,
+
+    /// A free text, shown to whoever lists the locks
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    note: Option<String>,
+
+    /// The job's name, which is the name of its lock
+    name: OsString,
+
+    /// The tick: a date, an hour, a number; the same text on every host
+    tick: OsString,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
-impl Ls {
-    pub(crate) fn prefix(&self) -> Result<&str> {
-        let prefix = self.prefix.as_deref().unwrap_or_default();
-        prefix.to_str().ok_or_else(|| {
-            Failure::new(exit::USAGE, "the prefix is not UTF-8, so no lock's name begins with it")
-        })
+impl Once {
+    pub(crate) fn tick(&self) -> Result<&str> {
+        self.tick.to_str().ok_or_else(|| Failure::new(exit::USAGE, "the tick is not UTF-8"))
     }
+
+    /// As a `run` of the same command under the lock of the job.
+    pub(crate) fn run(&self, config: &Config) -> Run {
+        let Once { wait, ttl, note, name, command, .. } = self;
+        // Whether to wait is said here and nowhere else.
+        let (attempt, wait) = (wait.is_none(), *wait);
+        Run { attempt, wait, ..Run::plain(*ttl, note.clone(), name, command, config) }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// What everybody can read while the command runs, for example where to reach it [default: empty]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) value: String,
+
+    /// After how long without a sign of life another leads [default: 10s]
+    #[arg(long, value_name = "DUR", value_parser = some_span, allow_hyphen_values = true)]
+    ttl: Option<Duration>,
+
+    /// A free text, shown to whoever lists the locks
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) note: Option<String>,
+
+    /// The role's name, which is the name of its lock
+    name: OsString,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Elect {
+    /// As a `run` of the same command under the lock of the role.
+    pub(crate) fn run(&self, config: &Config) -> Run {
+        Run::plain(self.ttl, self.note.clone(), &self.name, &self.command, config)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Leads {
+    /// Go on and tell every change
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// The role
+    #[command(flatten)]
+    pub(crate) role: Named,
+}
+
+/// A lock, and how much of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) key: Key,
+    pub(crate) load: Load,
 }
 
 #[derive(Debug, Args)]
@@ -169,6 +380,47 @@ impl Named {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Print nothing
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+
+    /// The lock's name; one that begins with a dash goes after `--`
+    name: OsString,
+}
+
+impl Status {
+    pub(crate) fn key(&self) -> Result<Key> {
+        key(&self.name)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitFor {
+    /// Wait at most this long, then exit with 75 [default: wait without end]
+    #[arg(long, value_name = "DUR", value_parser = wait_span, allow_hyphen_values = true)]
+    wait: Option<Duration>,
+
+    /// The same as --wait, in seconds without a unit
+    #[arg(short = 'w', value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, conflicts_with = "wait")]
+    seconds: Option<Duration>,
+
+    /// The lock's name; one that begins with a dash goes after `--`
+    name: OsString,
+}
+
+impl WaitFor {
+    pub(crate) fn key(&self) -> Result<Key> {
+        key(&self.name)
+    }
+
+    /// For ever, if nothing else is said.
+    pub(crate) fn longest(&self) -> Duration {
+        self.wait.or(self.seconds).unwrap_or(Duration::MAX)
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Break {
     #[command(flatten)]
     pub(crate) lock: Named,
@@ -176,12 +428,16 @@ pub(crate) struct Break {
     /// Do not ask, even on a terminal
     #[arg(long, short)]
     pub(crate) yes: bool,
+
+    /// Only the holder with this fence, as `show` tells it; whoever came after it keeps the lock
+    #[arg(long, value_name = "FENCE")]
+    pub(crate) fence: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Json {
-    /// Print JSON, in the shape that docs/guides/command-line.md describes
-    #[arg(long)]
+    /// Print JSON, in a shape that is documented
+    #[arg(long, long_help = help::JSON)]
     pub(crate) json: bool,
 }
 
@@ -189,95 +445,9 @@ fn key(name: &OsStr) -> Result<Key> {
     Ok(Key::from_bytes(name.as_bytes())?)
 }
 
-/// A span longer than nothing.
-fn some_span(text: &str) -> std::result::Result<Duration, String> {
-    let span = any_span(text).map_err(|it| it.text)?;
-    if span.is_zero() {
-        return Err("it must be longer than nothing".into());
-    }
-    Ok(span)
-}
-
-/// A span to wait: one too long to be counted is for ever.
-fn wait_span(text: &str) -> std::result::Result<Duration, String> {
-    any_span(text).or_else(|it| if it.too_long { Ok(Duration::MAX) } else { Err(it.text) })
-}
-
-struct NoSpan {
-    text: String,
-    too_long: bool,
-}
-
-fn any_span(text: &str) -> std::result::Result<Duration, NoSpan> {
-    if text.trim_start().starts_with('-') {
-        let text = "a span cannot be negative; write for example `10s` or `1m 30s`".into();
-        return Err(NoSpan { text, too_long: false });
-    }
-    humantime::parse_duration(text).map_err(|error| NoSpan {
-        text: format!("{error}; write for example `10s` or `1m 30s`"),
-        too_long: error == humantime::DurationError::NumberOverflow && !text.contains('.'),
-    })
+fn permits(text: &str) -> std::result::Result<Load, String> {
+    config::permits(text).map_err(|it| it.to_string())
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    fn run(args: &[&str]) -> std::result::Result<Run, clap::Error> {
-        match Cli::try_parse_from(["lockkeeper", "run"].iter().chain(args))?.command {
-            Command::Run(run) => Ok(run),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn everything_after_the_dashes_belongs_to_the_command() {
-        let run = run(&["--ttl", "5s", "a b", "--", "ls", "--url", "-l", "--", "x"]).unwrap();
-        assert_eq!(run.key().unwrap().as_str(), "a b");
-        assert_eq!(run.command, ["ls", "--url", "-l", "--", "x"]);
-        assert_eq!(run.ttl(), Duration::from_secs(5));
-    }
-
-    #[test]
-    fn a_name_may_begin_with_a_dash() {
-        for args in [&["--name=-x", "--", "true"][..], &["--name", "-x", "--", "true"]] {
-            assert_eq!(run(args).unwrap().key().unwrap().as_str(), "-x");
-        }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused() {
-        for args in [
-            &["x"][..],
-            &["--", "true"],
-            &["x", "true"],
-            &["--try", "--wait", "1s", "x", "--", "true"],
-            &["x", "--name", "y", "--", "true"],
-            &["--ttl", "0s", "x", "--", "true"],
-            &["--ttl", "-5s", "x", "--", "true"],
-            &["--ttl", "soon", "x", "--", "true"],
-            &["--ttl", "5", "x", "--", "true"],
-            &["--ttl", "", "x", "--", "true"],
-            &["--max-hold", "0s", "x", "--", "true"],
-            &["--wait", "-1s", "x", "--", "true"],
-        ] {
-            assert!(run(args).is_err(), "{args:?}");
-        }
-    }
-
-    #[test]
-    fn a_wait_too_long_to_count_is_for_ever() {
-        for wait in ["99999999999999999999y", "18446744073709551615s", "18446744073709551615y"] {
-            let run = run(&["--wait", wait, "x", "--", "true"]).unwrap();
-            assert!(run.wait.unwrap() >= Duration::from_secs(u64::MAX), "{wait}");
-        }
-        assert_eq!(run(&["--wait", "0s", "x", "--", "true"]).unwrap().wait, Some(Duration::ZERO));
-    }
-}
+mod tests;

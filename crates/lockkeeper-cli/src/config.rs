@@ -8,7 +8,7 @@ use crate::args::ConfigCommand;
 use crate::exit::{Failure, Result};
 use crate::output;
 use crate::store::Target;
-use crate::text;
+use crate::{help, text};
 
 /// The settings of this call.
 pub(crate) fn load(named: Option<&Path>) -> Result<Config> {
@@ -17,7 +17,16 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Config> {
         Some(file) => Config::load_from(Some(file)),
         None => Config::load(),
     };
-    loaded.map_err(|it| Failure::from(it).or_hint(|| "see docs/guides/configuration.md".into()))
+    loaded.map_err(|it| Failure::from(it).or_hint(|| format!("see {}guides/configuration.md", help::PAGES)))
+}
+
+/// Say so if the settings come from a file that nobody named: in another folder the same command does something else.
+pub(crate) fn tell_if_found(named: Option<&Path>, config: &Config) {
+    let found = config.file().filter(|_| named.is_none_or(|it| it.as_os_str().is_empty()));
+    if let Some(file) = found {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        output::say(&format!("settings of {}", text::plain(&file.display().to_string())));
+    }
 }
 
 pub(crate) fn config(command: ConfigCommand, config: &Config, target: Result<Target>) -> Result<u8> {

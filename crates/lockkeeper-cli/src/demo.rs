@@ -15,7 +15,7 @@ mod shown {
     use lockkeeper_demo::{COLUMNS, Console, Demo};
 
     use crate::exit::{Failure, Result};
-    use crate::{output, text};
+    use crate::{output, table, text};
 
     /// If the arguments call for one of the demo's helpers: be it.
     pub(crate) fn helper(args: impl Iterator<Item = OsString>) -> Option<u8> {
@@ -39,7 +39,7 @@ mod shown {
         }
 
         fn table(&self, heading: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
-            output::table(heading, rows)
+            table::plain(heading, rows)
         }
 
         fn plain(&self, words: &str) -> String {

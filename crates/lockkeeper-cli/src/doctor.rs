@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use lockkeeper::spi::{Finding, Severity};
 use serde::Serialize;
 
-use crate::args::Json;
 use crate::exit::{self, Result};
+use crate::looking::Doctor;
 use crate::output;
+use crate::screen::{Screen, Tone};
 use crate::store::Target;
 use crate::text;
 
@@ -27,20 +28,26 @@ struct FindingJson<'a> {
     count: usize,
 }
 
-pub(crate) async fn doctor(target: &Target, args: Json) -> Result<u8> {
+pub(crate) async fn doctor(target: &Target, args: Doctor) -> Result<u8> {
     let store = target.open().await?;
     let mut findings = store.inspect.doctor().await.map_err(|it| target.failure(it))?;
+    // Whoever has locks and participants of two-phase commit asks once for both.
+    let participants = crate::two_phase::findings(target).await?;
+    findings.extend(participants.into_iter().map(|(whose, it)| {
+        Finding::new(it.severity, format!("participant {whose}: {}", it.what), it.consequence, it.remedy)
+    }));
     // The worst first: it is what the reader came for.
     findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
     let findings = counted(findings);
-    if args.json {
+    if args.json.json {
         let findings = findings.iter().map(in_json).collect();
         let store = target.shown();
         output::json(&Report { store, findings })?;
     } else {
-        output::data(&in_words(&target.shown(), &findings))?;
+        output::data(&in_words(&target.shown(), &findings, args.all, Screen::now()))?;
     }
-    Ok(if count(&findings, |it| it > Severity::Warning) == 0 { 0 } else { exit::NO })
+    let allowed = if args.strict { Severity::Fine } else { Severity::Warning };
+    Ok(if count(&findings, |it| it > allowed) == 0 { 0 } else { exit::NO })
 }
 
 /// The same finding once, with how often it was made.
@@ -65,16 +72,21 @@ fn in_json((it, count): &(Finding, usize)) -> FindingJson<'_> {
     }
 }
 
-fn in_words(store: &str, findings: &[(Finding, usize)]) -> String {
+fn in_words(store: &str, findings: &[(Finding, usize)], all: bool, screen: Screen) -> String {
     let mut out = format!("store: {store}\n");
-    for (it, count) in findings {
+    for (it, count) in findings.iter().filter(|it| all || it.0.severity > Severity::Fine) {
         let times = if *count == 1 { String::new() } else { format!(" ({count} times)") };
-        let _ = writeln!(out, "{:8} {}{times}", word(it.severity), text::message(&it.what));
+        let word = screen.paint(&format!("{:8}", word(it.severity)), tone(it.severity));
+        let _ = writeln!(out, "{word} {}{times}", text::message(&it.what));
         for (title, said) in [("so", &it.consequence), ("do", &it.remedy)] {
             if !said.is_empty() {
                 let _ = writeln!(out, "         {title}: {}", text::message(said));
             }
         }
+    }
+    let fine = count(findings, |it| it == Severity::Fine);
+    if !all && fine > 0 {
+        let _ = writeln!(out, "{fine} fine; see them with --all");
     }
     out.push_str(verdict(findings).as_str());
     text::without_secrets(&out)
@@ -94,13 +106,21 @@ fn verdict(findings: &[(Finding, usize)]) -> String {
         }
         _ => {
             let dangers = plural(dangers, "danger", "dangers");
-            format!("{dangers}: locks can be lost or given twice, or cannot be had\n")
+            format!("{dangers}: locks can be lost, or held by two at once, or cannot be obtained\n")
         }
     }
 }
 
 fn count(findings: &[(Finding, usize)], which: impl Fn(Severity) -> bool) -> usize {
     findings.iter().filter(|(it, _)| which(it.severity)).count()
+}
+
+fn tone(severity: Severity) -> Tone {
+    match severity {
+        Severity::Fine => Tone::Good,
+        Severity::Warning => Tone::Warning,
+        _ => Tone::Bad,
+    }
 }
 
 fn word(severity: Severity) -> &'static str {
@@ -120,7 +140,10 @@ mod tests {
     fn a_finding_that_is_repeated_is_told_once_with_its_count() {
         let finding = || Finding::warning("a foreign key", "it is in the way", "remove it");
         let findings = counted(vec![finding(), Finding::fine("all well", ""), finding(), finding()]);
-        let words = in_words("x:", &findings);
+        let words = in_words("x:", &findings, true, Screen::default());
+        let shorter = in_words("x:", &findings, false, Screen::default());
+        assert!(words.contains("all well") && !shorter.contains("all well"), "{shorter}");
+        assert!(shorter.contains("1 fine; see them with --all\n"), "{shorter}");
         assert_eq!(words.matches("a foreign key").count(), 1, "{words}");
         assert!(words.contains("warning  a foreign key (3 times)\n"), "{words}");
         assert!(words.ends_with("no danger as things are now; 1 warning of what may come\n"), "{words}");

@@ -3,7 +3,7 @@
 use lockkeeper::spi::Fault;
 use lockkeeper::{Error, LostReason};
 
-use crate::text;
+use crate::{help, text};
 
 /// The doctor found a danger, or the user said no.
 pub(crate) const NO: u8 = 1;
@@ -58,7 +58,9 @@ impl Failure {
 
     /// What goes to standard error: no secret, and nothing that moves a cursor.
     pub(crate) fn lines(&self) -> String {
-        let shown = |it: &str| text::message(&text::without_secrets(it));
+        // Pages are named as the repository has them. Whoever installed this program has no such folder.
+        let pages = |it: &str| it.replace("docs/backends/", &format!("{}backends/", help::PAGES));
+        let shown = |it: &str| text::message(&text::without_secrets(&pages(it)));
         let mut out = format!("lockkeeper: error: {}\n", shown(self.text.trim_end()));
         if let Some(hint) = &self.hint {
             out.push_str("hint: ");

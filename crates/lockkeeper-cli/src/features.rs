@@ -1,5 +1,7 @@
 //! What this program was built with, and how to get the rest.
 
+use std::sync::OnceLock;
+
 use crate::exit::{self, Failure, Result};
 
 /// The features of this crate that a URL with this scheme needs.
@@ -31,11 +33,25 @@ const ALL: &[(&str, bool, bool)] = &[
     ("postgres", true, cfg!(feature = "postgres")),
     ("redis", true, cfg!(feature = "redis")),
     ("redlock", true, cfg!(feature = "redlock")),
+    ("serve", false, cfg!(feature = "serve")),
     ("sqlite", true, cfg!(feature = "sqlite")),
     ("tls", true, cfg!(feature = "tls")),
+    ("torture", false, cfg!(feature = "torture")),
+    ("twophase", false, cfg!(feature = "twophase")),
     ("zookeeper", false, cfg!(feature = "zookeeper")),
     ("zookeeper-tls", false, cfg!(feature = "zookeeper-tls")),
 ];
+
+/// The version, and what was built in: the first thing to tell in a report.
+pub(crate) fn version() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let of = |built| -> Vec<&str> { ALL.iter().filter(|it| it.2 == built).map(|it| it.0).collect() };
+        let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let (built, not) = (list(of(true)), list(of(false)));
+        format!("{}\nfeatures: {built}\nnot built in: {not}", env!("CARGO_PKG_VERSION"))
+    })
+}
 
 /// Whether the store behind this URL is built in.
 ///

@@ -1,137 +1,78 @@
-//! `lockkeeper ls`: the locks that are held or waited for.
+//! `lockkeeper ls`: the locks that are held or waited for, once or again and again.
 
-use lockkeeper::spi::{LockInfo, Occupant};
+use lockkeeper::spi::{Clock, LockInfo};
 use serde::Serialize;
-use unicode_width::UnicodeWidthChar;
 
-use crate::args::Ls;
-use crate::exit::Result;
-use crate::output::{self, span};
+use crate::exit::{Failure, Result};
+use crate::live::{self, Frame};
+use crate::looking::{self, Ls};
+use crate::output;
+use crate::screen::Screen;
 use crate::store::Target;
-use crate::{text, view};
+use crate::view;
 
 #[derive(Serialize)]
 struct List {
     locks: Vec<view::Lock>,
 }
 
+impl List {
+    fn of(locks: &[LockInfo]) -> Self {
+        List { locks: locks.iter().map(view::Lock::of).collect() }
+    }
+}
+
 pub(crate) async fn ls(target: &Target, args: &Ls) -> Result<u8> {
-    let prefix = args.prefix()?;
+    let prefix = args.which.prefix()?;
     let store = target.open().await?;
-    let locks = store.inspect.list(prefix).await.map_err(|it| target.failure(it))?;
-    if args.json.json {
-        let locks = locks.iter().map(view::Lock::of).collect();
-        output::json(&List { locks })?;
-    } else if locks.is_empty() {
-        output::say("no lock is held or waited for");
-    } else {
-        output::data(&table(&locks))?;
+    if args.watch && !args.json.json && Screen::now().is_terminal {
+        let frame = Frame { command: "ls --watch", store: target.shown(), sort: args.sort };
+        return live::live(&store, prefix, args.which.every, frame).await;
     }
-    Ok(0)
-}
-
-const HEADING: [&str; 7] = ["NAME", "HOLDER", "NOTE", "HELD FOR", "FENCE", "VALID FOR", "WAITERS"];
-
-fn table(locks: &[LockInfo]) -> String {
-    let mut rows = Vec::new();
-    for lock in locks {
-        if lock.holders.is_empty() && lock.foreign.is_empty() {
-            rows.push(row(lock, None));
+    loop {
+        let listed = store.inspect.list(prefix).await.map_err(|it| target.failure(it));
+        let heard = match listed {
+            Ok(mut locks) => {
+                args.sort.apply(&mut locks);
+                print(&locks, args, target)?
+            }
+            // Whoever watches wants to see it come back, too.
+            Err(failure) if args.watch => {
+                output::say(&failure.text);
+                true
+            }
+            Err(failure) => return Err(failure),
+        };
+        if !args.watch || !heard {
+            return Ok(0);
         }
-        rows.extend(lock.holders.iter().map(|it| row(lock, Some(it))));
-        rows.extend(lock.foreign.iter().map(|it| foreign(lock, it)));
+        Clock::boot().sleep(args.which.every).await;
     }
-    output::table(HEADING, &rows)
 }
 
-/// Something in the line that is not ours keeps others out as a holder does.
-fn foreign(lock: &LockInfo, what: &str) -> [String; 7] {
-    let mut row = row(lock, None);
-    row[1] = String::from(FOREIGN);
-    row[2] = shortened(&text::cell(what));
-    row
-}
-
-const FOREIGN: &str = "(foreign)";
-
-/// The name stands in every row, so that `grep` finds it.
-fn row(lock: &LockInfo, holder: Option<&Occupant>) -> [String; 7] {
-    let of_holder = |show: &dyn Fn(&Occupant) -> String| holder.map_or_else(|| "-".to_owned(), show);
-    [
-        text::cell(lock.key.as_str()),
-        of_holder(&view::who),
-        of_holder(&|it| view::note(it).map_or_else(|| "-".into(), |it| shortened(&it))),
-        of_holder(&view::since),
-        of_holder(&|it| it.fence.map_or_else(|| "?".to_owned(), |it| it.to_string())),
-        of_holder(&|it| span(it.valid_for)),
-        lock.waiters.len().to_string(),
-    ]
-}
-
-/// Columns that a note may take in the list; `show` has all of it.
-const NOTE_COLUMNS: usize = 40;
-
-fn shortened(note: &str) -> String {
-    let mut columns = 0;
-    let fits = |it: &char| {
-        columns += it.width().unwrap_or(0);
-        columns < NOTE_COLUMNS
-    };
-    let kept: String = note.chars().take_while(fits).collect();
-    if kept.len() == note.len() { kept } else { kept + "…" }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use lockkeeper::{Fence, Key, Label};
-
-    use super::*;
-
-    fn occupant(note: &str) -> Occupant {
-        let label = Label::new("h\x1b[2J", 7, Some("\u{202e}eve".into()), Some(note.into()));
-        Occupant::new(label, Duration::from_secs(9))
-            .since(Some(Duration::from_secs(90)))
-            .fence(Some(Fence::of_grant(1)))
-    }
-
-    fn lock(name: &str, holders: Vec<Occupant>, waiters: Vec<Occupant>) -> LockInfo {
-        let key = Key::new(name).unwrap();
-        LockInfo::new(key, holders, waiters)
-    }
-
-    #[test]
-    fn a_hostile_label_cannot_move_the_cursor() {
-        let locks = [
-            lock("a", vec![occupant("line\nbreak\u{9b}31m")], vec![occupant("x")]),
-            lock("\u{202e}b", vec![], vec![occupant("x")]),
-        ];
-        let expected = "\
-NAME       HOLDER                        NOTE                  HELD FOR  FENCE  VALID FOR  WAITERS
-a          h\\u{1b}[2J:7 \\u{202e}eve  line\\u{a}break\\u{9b}31m  1m 30s    65536  9s         1
-\\u{202e}b  -                             -                     -         -      -          1
-";
-        let squeezed = |it: &str| it.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(squeezed(&table(&locks)), squeezed(expected));
-    }
-
-    #[test]
-    fn what_is_not_ours_has_a_row_of_its_own() {
-        let mut lock = lock("a", vec![], vec![occupant("x")]);
-        lock.foreign = vec!["\x1b[2Jkey".into(), "another".into()];
-        let shown = table(&[lock]);
-        let rows: Vec<_> =
-            shown.lines().skip(1).map(|it| it.split_whitespace().collect::<Vec<_>>()).collect();
-        let expected = |what| vec!["a", "(foreign)", what, "-", "-", "-", "1"];
-        assert_eq!(rows, [expected("\\u{1b}[2Jkey"), expected("another")]);
-    }
-
-    #[test]
-    fn a_long_note_is_shortened() {
-        let short = shortened(&"注".repeat(100));
-        assert_eq!(short.chars().count(), 20);
-        assert!(short.ends_with('…'));
-        assert_eq!(shortened("short"), "short");
+/// `false` if nobody reads it any more.
+fn print(locks: &[LockInfo], args: &Ls, target: &Target) -> Result<bool> {
+    match (args.json.json, args.watch) {
+        (true, false) => output::json(&List::of(locks)).map(|()| true),
+        (true, true) => {
+            let line = serde_json::to_string(&List::of(locks));
+            let line = line.map_err(|it| {
+                Failure::new(crate::exit::OUTPUT, format!("the answer cannot be written as JSON: {it}"))
+            })?;
+            output::is_heard(&format!("{}\n", crate::text::json(&line)))
+        }
+        (false, watch) if locks.is_empty() => {
+            // Whoever expected some may look at another store than they think.
+            output::say(&format!("no lock is held or waited for in {}", target.shown()));
+            if watch { output::is_heard("\n") } else { Ok(true) }
+        }
+        (false, watch) => {
+            let mut text = looking::lines(locks, Screen::now()).join("\n") + "\n";
+            // An empty line ends each look.
+            if watch {
+                text.push('\n');
+            }
+            output::is_heard(&text)
+        }
     }
 }

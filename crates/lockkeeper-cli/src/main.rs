@@ -2,20 +2,34 @@
 
 mod args;
 mod break_lock;
+mod completions;
 mod config;
 mod demo;
 mod doctor;
 mod exit;
 mod features;
 mod help;
+mod leader;
+mod live;
+mod looking;
 mod ls;
+mod man;
 mod output;
 mod run;
+mod screen;
+mod serve;
 mod show;
+mod status;
 mod store;
+mod table;
 mod text;
+mod top;
+mod torture;
+#[cfg_attr(not(feature = "twophase"), path = "two_phase/absent.rs")]
+mod two_phase;
 mod view;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -27,7 +41,9 @@ use store::Target;
 fn main() -> ExitCode {
     // Helper processes are not for people: they are kept out of the command line's own grammar.
     let args = || std::env::args_os().skip(1);
-    if let Some(code) = run::helper(args()).or_else(|| demo::helper(args())) {
+    if let Some(code) =
+        run::helper(args()).or_else(|| demo::helper(args())).or_else(|| torture::helper(args()))
+    {
         return ExitCode::from(code);
     }
     let cli = match Cli::try_parse() {
@@ -43,10 +59,11 @@ fn main() -> ExitCode {
 
 fn answer(mut cli: Cli) -> Result<u8> {
     if let Command::Completions { shell } = cli.command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
-        output::data(&String::from_utf8_lossy(&script))?;
+        output::data(&completions::script(shell, Cli::command()))?;
         return Ok(0);
+    }
+    if let Command::Man { folder } = &cli.command {
+        return man::write(Cli::command(), folder);
     }
     if let Command::Demo(args) = &cli.command {
         return runtime()?.block_on(demo::demo(args, cli.url.as_deref()));
@@ -56,18 +73,35 @@ fn answer(mut cli: Cli) -> Result<u8> {
     if let Command::Config(command) = cli.command {
         return config::config(command, &config, target);
     }
+    config::tell_if_found(cli.config.as_deref(), &config);
     if let Command::Run(args) = &mut cli.command {
         args.adopt(&config);
     }
     let target = target?;
+    if let Command::Serve(args) = &cli.command {
+        return serve::serve(&target, args);
+    }
     runtime()?.block_on(async {
         match &cli.command {
             Command::Run(args) => run::run(&target, args).await,
+            Command::Once(args) => run::once(&target, args, &config).await,
+            Command::Elect(args) => run::elect(&target, args, &config).await,
+            Command::Leader(args) => leader::leader(&target, args).await,
             Command::Ls(args) => ls::ls(&target, args).await,
+            Command::Top(args) => top::top(&target, args).await,
             Command::Show(args) => show::show(&target, args).await,
+            Command::Status(args) => status::status(&target, args).await,
+            Command::Wait(args) => status::wait(&target, args).await,
             Command::Break(args) => break_lock::break_lock(&target, args).await,
+            Command::Names(args) => completions::names(&target, args).await,
             Command::Doctor(args) => doctor::doctor(&target, *args).await,
-            Command::Completions { .. } | Command::Config(_) | Command::Demo(_) => Ok(0),
+            Command::Torture(args) => torture::torture(&target, args).await,
+            Command::TwoPhase(args) => two_phase::two_phase(&target, args).await,
+            Command::Completions { .. }
+            | Command::Config(_)
+            | Command::Demo(_)
+            | Command::Man { .. }
+            | Command::Serve(_) => Ok(0),
         }
     })
 }
@@ -80,13 +114,34 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Help and version go to standard output; everything else is bad usage.
 fn not_understood(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
-    let words = error.render().to_string();
+    // What a variable says is part of the call to clap, and puzzles whoever reads how to write it.
+    let words = error.render().to_string().replace(" --url <URL>", "").replace(" --config <FILE>", "");
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
         return output::data(&words).map_or_else(|it| it.code, |()| 0);
     }
     match words.strip_prefix("error: ") {
-        Some(words) => output::say_raw(&Failure::new(exit::USAGE, words).lines()),
+        Some(words) => {
+            let mut failure = Failure::new(exit::USAGE, words);
+            failure.hint = without_dashes(std::env::args_os().skip(1));
+            output::say_raw(&failure.lines());
+        }
         None => output::say_raw(&words),
     }
     exit::USAGE
+}
+
+/// What to write, if a command to run was given as `flock` and `nice` take it: without the two dashes.
+fn without_dashes(args: impl Iterator<Item = OsString>) -> Option<String> {
+    let args: Vec<OsString> = args.collect();
+    let usage = |name: &OsString| match name.to_str() {
+        Some("run") => Some(help::RUN_USAGE),
+        Some("once") => Some(help::ONCE_USAGE),
+        Some("elect") => Some(help::ELECT_USAGE),
+        _ => None,
+    };
+    if args.iter().any(|it| it == "--") {
+        return None;
+    }
+    let usage = args.iter().find_map(usage)?;
+    Some(format!("write `--` before the command: `{usage}`"))
 }

@@ -3,8 +3,6 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use unicode_width::UnicodeWidthStr;
-
 use crate::exit::{self, Failure, Result};
 use crate::text;
 
@@ -16,6 +14,16 @@ pub(crate) fn data(text: &str) -> Result<()> {
             Err(Failure::new(exit::OUTPUT, format!("standard output cannot be written: {error}")))
         }
         _ => Ok(()),
+    }
+}
+
+/// Write data that goes on and on. `false` if nobody reads it any more.
+pub(crate) fn is_heard(text: &str) -> Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(exit::OUTPUT, format!("standard output cannot be written: {error}"))),
     }
 }
 
@@ -36,29 +44,6 @@ pub(crate) fn say_raw(words: &str) {
     let _ = io::stderr().lock().write_all(words.as_bytes());
 }
 
-/// Rows under a heading, in columns as wide as their widest cell. Cells must be fit to print.
-pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
-    let heading = heading.map(str::to_owned);
-    let all = || std::iter::once(&heading).chain(rows);
-    let mut widths = [0; N];
-    for row in all() {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.width());
-        }
-    }
-    let mut out = String::new();
-    for row in all() {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', 2 + width - cell.width()));
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
-}
-
 /// A span as people read it: milliseconds below a second, whole seconds above.
 pub(crate) fn span(span: Duration) -> String {
     let rounded = if span < Duration::from_secs(1) {
@@ -72,12 +57,6 @@ pub(crate) fn span(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_line_up_also_under_wide_characters() {
-        let rows = [["注文".to_owned(), "x".to_owned()], ["orders".to_owned(), "y".to_owned()]];
-        assert_eq!(table(["NAME", "N"], &rows), "NAME    N\n注文    x\norders  y\n");
-    }
 
     #[test]
     fn spans_are_short() {

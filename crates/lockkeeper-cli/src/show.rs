@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lockkeeper::Load;
-use lockkeeper::spi::{LockInfo, Occupant};
+use lockkeeper::spi::LockInfo;
 
 use crate::args::Named;
 use crate::exit::Result;
@@ -35,33 +34,23 @@ fn in_words(info: &LockInfo) -> String {
     for it in &info.holders {
         let fence = it.fence.map_or_else(|| "?".to_owned(), |it| it.to_string());
         let _ = writeln!(out, "holder:     {}", view::who(it));
-        let _ = writeln!(out, "  note:     {}", view::note(it).unwrap_or_else(|| "-".into()));
+        let _ = writeln!(out, "  kind:     {}", view::Kind::of(it.load));
+        let _ = writeln!(out, "  note:     {}", view::holders_note(it).unwrap_or_else(|| "-".into()));
         let _ = writeln!(out, "  held for: {}", view::since(it));
         let _ = writeln!(out, "  fence:    {fence}");
-        let _ = writeln!(out, "  valid:    {}{}", span(it.valid_for), weight(it));
+        let _ = writeln!(out, "  valid:    {}", span(it.valid_for));
     }
     for it in &info.foreign {
         let _ = writeln!(out, "foreign:    {}", text::cell(it));
     }
-    let _ = writeln!(out, "waiters:    {}", info.waiters.len());
+    let _ = writeln!(out, "waiters:    {}", view::crowd(&info.waiters));
     for (position, it) in (1..).zip(&info.waiters) {
         let note = view::note(it).map(|it| format!(" ({it})")).unwrap_or_default();
         let (who, since, valid) = (view::who(it), view::since(it), span(it.valid_for));
-        let _ = writeln!(
-            out,
-            "  {position}. {who}{note}, waiting for {since}, place valid {valid}{}",
-            weight(it)
-        );
+        let kind = view::Kind::of(it.load);
+        let _ = writeln!(out, "  {position}. {kind}: {who}{note}, waiting for {since}, place valid {valid}");
     }
     out
-}
-
-/// Said only where it is not a plain mutex.
-fn weight(it: &Occupant) -> String {
-    match it.load {
-        Load::MUTEX => String::new(),
-        load => format!(", {load}"),
-    }
 }
 
 #[cfg(test)]

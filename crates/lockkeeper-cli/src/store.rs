@@ -34,6 +34,23 @@ impl Target {
         Ok(Target { url, folder, config })
     }
 
+    /// The URL as it is, secrets included.
+    #[cfg(feature = "torture")]
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The settings of this call.
+    #[cfg(feature = "twophase")]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The file that it is, if it is one.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.url.strip_prefix("sqlite:").and_then(|it| it.split('?').next())
+    }
+
     /// The URL, fit to print.
     pub(crate) fn shown(&self) -> String {
         text::plain(&text::url_without_secrets(&self.url))
@@ -50,8 +67,9 @@ impl Target {
                     .or_hint(|| "make it yourself, or name a store with --url or LOCKKEEPER_URL".into())
             })?;
         }
-        let store = lockkeeper::open(&self.url).await.map_err(|error| self.failure(error))?;
-        Ok(Store { locker: self.config.apply(store.locker), inspect: store.inspect })
+        let mut store = lockkeeper::open(&self.url).await.map_err(|error| self.failure(error))?;
+        store.locker = self.config.apply(store.locker);
+        Ok(store)
     }
 
     /// A failure of this store, with a word on which store that is.

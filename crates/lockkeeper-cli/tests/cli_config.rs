@@ -31,7 +31,7 @@ fn the_settings_are_shown_without_secrets_and_with_their_origin() {
         assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
     }
     let shown = text(&output(with(&store, words, &["config", "show"]).env("LOCKKEEPER_WAIT", "5s")).stdout);
-    for part in ["shop.toml:2", "wait = \"5s\"  # LOCKKEEPER_WAIT", "***@h", "as usual: system"] {
+    for part in ["shop.toml:2", "wait = \"5s\"  # LOCKKEEPER_WAIT", "***@h", "default: system"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
 }

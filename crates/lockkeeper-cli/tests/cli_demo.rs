@@ -57,6 +57,10 @@ fn every_strategy_that_promises_it_sells_exactly_what_there_is() {
     assert!(reports[4]["strategy"] == "plain-lock" && why.contains("Redis"), "{}", reports[4]);
     let drawn = std::fs::read_to_string(store.path("plot.svg")).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.matches("<rect").count() == 7, "{drawn}");
+    assert!(
+        drawn.contains("locks: SQLite; books: SQLite") && drawn.contains(" statements to the books"),
+        "{drawn}"
+    );
     let left: Vec<_> =
         std::fs::read_dir(store.folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(left, ["plot.svg"], "nothing stays behind");
@@ -71,6 +75,11 @@ fn one_strategy_can_be_chosen_and_more_stock_than_buyers_is_no_error() {
     assert_eq!(code(&end), 0, "{end:?}");
     let table = text(&end.stdout);
     assert!(table.lines().count() == 2 && table.contains("lockkeeper  7 "), "{table}");
+    let said = text(&end.stderr);
+    assert!(
+        said.contains("times for each order: the lock is handed on") && said.contains("flash-sale.md"),
+        "{said}"
+    );
     failed(&output(&mut lockkeeper(["demo", "flash-sale", "--buyers", "0"])), 64);
     failed(&output(&mut lockkeeper(["demo", "flash-sale", "--strategy", "hope"])), 64);
 }
@@ -212,4 +221,19 @@ async fn the_locks_can_be_on_a_majority_of_redis_servers() {
     let servers = Redis::masters(3).await.unwrap();
     let hosts: Vec<_> = servers.iter().map(|it| it.address()).collect();
     locks_are_kept_in(&format!("redlock://{}?restart_guard=off", hosts.join(","))).await;
+}
+
+#[test]
+fn on_a_terminal_it_moves_and_says_what_it_means() {
+    let store = Store::new();
+    let mut command = common::unhardened("script");
+    let shown = "\"$LK\" demo flash-sale --instances 2 --buyers 20 --stock 4 --plot \"$PLOT\"";
+    command.args(["-qec", shown, "/dev/null"]).env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
+    command.env("PLOT", store.path("plot.svg")).env("TMPDIR", store.folder.path()).stdin(Stdio::null());
+    command.env_remove("LOCKKEEPER_URL").env_remove("LOCKKEEPER_DB");
+    let end = output(&mut command);
+    assert_eq!(code(&end), 0, "{end:?}");
+    let screen = text(&end.stdout);
+    assert!(screen.contains("optimistic     starting 2 processes"), "{screen}");
+    assert!(screen.contains("every strategy with a lock or a check sold no piece twice"), "{screen}");
 }

@@ -37,6 +37,36 @@ fn a_store_that_is_not_built_in_is_named_with_the_command_that_installs_it() {
 }
 
 #[test]
+fn the_server_is_there_or_says_how_to_get_it() {
+    for args in [&["serve", "--help"][..], &["serve", "--listen", "nowhere"]] {
+        let end = output(&mut lockkeeper(args));
+        if cfg!(feature = "serve") {
+            assert!(!text(&end.stderr).contains("built without"), "{args:?}: {end:?}");
+        } else {
+            let said = failed(&end, 64);
+            assert!(
+                said.contains("cargo install lockkeeper-cli --features ") && said.contains("serve"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn two_phase_commit_is_there_or_says_how_to_get_it() {
+    let end = output(&mut lockkeeper(["2pc", "ls", "--log", "nowhere:"]));
+    if cfg!(feature = "twophase") {
+        assert!(!text(&end.stderr).contains("built without"), "{end:?}");
+    } else {
+        let said = failed(&end, 64);
+        assert!(
+            said.contains("cargo install lockkeeper-cli --features ") && said.contains("twophase"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn the_demo_is_there_or_says_how_to_get_it() {
     for args in [&["demo"][..], &["demo", "--help"], &["demo", "flash-sale", "--buyers", "-x"]] {
         let end = output(&mut lockkeeper(args));
@@ -48,6 +78,19 @@ fn the_demo_is_there_or_says_how_to_get_it() {
                 said.contains("cargo install lockkeeper-cli --features ") && said.contains("demo"),
                 "{said}"
             );
+        }
+    }
+}
+
+#[test]
+fn the_torture_is_there_or_says_how_to_get_it() {
+    for args in [&["torture", "--help"][..], &["torture", "--processes", "x"]] {
+        let end = output(&mut lockkeeper(args));
+        if cfg!(feature = "torture") {
+            assert!(!text(&end.stderr).contains("built without"), "{args:?}: {end:?}");
+        } else {
+            let said = failed(&end, 64);
+            assert!(said.contains("--features ") && said.contains("torture"), "{said}");
         }
     }
 }

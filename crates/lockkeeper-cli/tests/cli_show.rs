@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use common::{Store, Talking, code, text};
@@ -80,7 +81,7 @@ fn the_list_holds_what_begins_with_the_prefix() {
     let mut lines = listed.lines();
     let heading: Vec<_> =
         lines.next().unwrap().split("  ").map(str::trim).filter(|it| !it.is_empty()).collect();
-    assert_eq!(heading, ["NAME", "HOLDER", "NOTE", "HELD FOR", "FENCE", "VALID FOR", "WAITERS"]);
+    assert_eq!(heading, ["NAME", "HOLDER", "KIND", "NOTE", "HELD FOR", "FENCE", "VALID FOR", "WAITERS"]);
     let names: Vec<_> = lines.map(|it| it.split_whitespace().next().unwrap()).collect();
     assert_eq!(names, ["orders/1", "orders/2"]);
     assert_eq!(json(&store, &["ls", "--json"])["locks"].as_array().unwrap().len(), 4);
@@ -140,6 +141,28 @@ fn breaking_tells_who_lost_it_and_nothing_if_nobody_held_it() {
 }
 
 #[test]
+fn a_break_by_fence_spares_whoever_came_after() {
+    let store = Store::new();
+    let nobody = store.output(["break", "--fence", "1", "x"]);
+    assert_eq!((code(&nobody), nobody.stdout.len()), (1, 0));
+    let holding = holder(&store, "x", "mine");
+    let fence: u64 = holding.line().unwrap().parse().unwrap();
+    let other = (fence - 1).to_string();
+    let spared = json_and_code(&store, &["break", "--json", "--fence", &other, "x"]);
+    assert_eq!(spared, (serde_json::json!({ "name": "x", "broken": [] }), 1));
+    assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 1, "it is still held");
+    let (broken, code) = json_and_code(&store, &["break", "--json", "--fence", &fence.to_string(), "x"]);
+    assert_eq!((&broken["broken"][0]["note"], code), (&Value::from("mine"), 0));
+    assert_eq!(holding.line(), None, "it was killed");
+    assert_eq!(holding.finish().0, 76);
+}
+
+fn json_and_code(store: &Store, args: &[&str]) -> (Value, i32) {
+    let output = store.output(args);
+    (serde_json::from_slice(&output.stdout).unwrap(), code(&output))
+}
+
+#[test]
 fn the_doctor_tells_what_it_found() {
     let store = Store::new();
     let report = json(&store, &["doctor", "--json"]);
@@ -154,4 +177,29 @@ fn the_doctor_tells_what_it_found() {
     }
     let words = text(&store.output(["doctor"]).stdout);
     assert!(words.starts_with("store: sqlite:"), "{words}");
+}
+
+#[test]
+fn the_doctor_tells_what_is_wrong_and_all_only_if_asked() {
+    let store = Store::new();
+    let all = text(&store.output(["doctor", "--all"]).stdout);
+    let fine = all.lines().filter(|it| it.starts_with("fine ")).count();
+    assert!(fine > 0, "{all}");
+    let wrong = text(&store.output(["doctor"]).stdout);
+    assert!(!wrong.lines().any(|it| it.starts_with("fine ")), "{wrong}");
+    assert!(wrong.contains(&format!("{fine} fine; see them with --all\n")), "{wrong}");
+}
+
+#[test]
+fn a_strict_doctor_fails_for_a_warning() {
+    // A file that everybody may write is warned of.
+    let risky = Store::new();
+    assert_eq!(code(&risky.output(["run", "k", "--", "true"])), 0);
+    std::fs::set_permissions(risky.path("locks.db"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let report = json(&risky, &["doctor", "--json"]);
+    let severities: Vec<_> =
+        report["findings"].as_array().unwrap().iter().map(|it| it["severity"].as_str().unwrap()).collect();
+    assert_eq!(severities[0], "warning", "the worst first: {severities:?}");
+    assert_eq!((code(&risky.output(["doctor"])), code(&risky.output(["doctor", "--strict"]))), (0, 1));
+    assert_eq!(code(&Store::at("memory:").output(["doctor", "--strict"])), 0, "nothing is wrong there");
 }

@@ -8,9 +8,12 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
 
+use lockkeeper::spi::Clock;
+
 use common::{HANG, Store, Talking, unhardened, within};
 
-/// A shell on a terminal of its own, made by script(1) of the package `bsdutils`.
+/// A shell on a terminal of its own, made by script(1) of the package `bsdutils`: always the same one, because shells
+/// differ in what Ctrl-C does to them while a command of theirs runs.
 struct Typist {
     child: Child,
     printed: mpsc::Receiver<Vec<u8>>,
@@ -21,7 +24,7 @@ impl Typist {
     fn sit_down(store: &Store, shell: &str) -> Self {
         let mut command = unhardened("script");
         command.args(["-qec", shell, "/dev/null"]).env("LOCKKEEPER_URL", store.url());
-        command.env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
+        command.env("SHELL", "/bin/sh").env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.expect("script(1) is missing; install the package bsdutils");
         let mut screen = child.stdout.take().unwrap();
@@ -41,9 +44,10 @@ impl Typist {
         self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Wait until the screen shows this.
+    /// Wait until the screen shows this. One that is painted again and again must show it, too.
     fn sees(&mut self, text: &str) {
-        loop {
+        let until = Clock::boot().now().after(HANG);
+        while Clock::boot().now() < until {
             if let Some(at) = self.unread.find(text) {
                 self.unread.drain(..at + text.len());
                 return;
@@ -53,6 +57,15 @@ impl Typist {
                 bytes.unwrap_or_else(|it| panic!("waiting for {text:?}, saw {:?}: {it}", self.unread));
             self.unread.push_str(&String::from_utf8_lossy(&bytes));
         }
+        let shown: String = self.unread.chars().take(4_000).collect();
+        panic!("waiting for {text:?}, saw {shown:?}");
+    }
+
+    /// What the screen shows up to this.
+    fn until(&mut self, end: &str) -> String {
+        let before = self.unread.clone();
+        self.sees(end);
+        before.split(end).next().unwrap_or_default().to_owned()
     }
 
     fn code(mut self) -> Option<i32> {
@@ -140,4 +153,64 @@ fn a_break_is_asked_for_first() {
     assert_eq!(holder.finish().0, 76);
     let typist = Typist::sit_down(&store, "\"$LK\" break --yes x");
     assert_eq!(typist.code(), Some(0));
+}
+
+#[test]
+fn top_shows_the_store_and_its_locks_until_q_and_gives_the_terminal_back() {
+    let store = Store::new();
+    let (holder, _) = store.holding(&["orders/42"]);
+    let script = "stty cols 100 rows 20; TERM=xterm \"$LK\" top --every 50ms; echo code-$?; stty -a | grep -o ' icanon'";
+    let mut typist = Typist::sit_down(&store, script);
+    typist.sees("\x1b[?1049h");
+    typist.sees("lockkeeper top  sqlite:");
+    typist.sees("1 locks, 1 holders, 0 waiting");
+    typist.sees("orders/42");
+    typist.sees("q quit");
+    typist.types("n");
+    typist.sees("by name");
+    end(holder);
+    typist.sees("0 locks, 0 holders, 0 waiting"); // it follows
+    typist.types("q");
+    typist.sees("\x1b[?1049l");
+    typist.sees("code-0");
+    typist.sees(" icanon"); // keys are read as before
+    assert_eq!(typist.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_ends_top_and_gives_the_terminal_back() {
+    let store = Store::new();
+    // Ctrl-C is for the whole foreground: this shell must survive it to tell what became of its command.
+    let script = "trap : INT; \"$LK\" top; echo code-$?; stty -a | grep -o ' icanon'";
+    let mut typist = Typist::sit_down(&store, script);
+    typist.sees("q quit");
+    typist.types("\x03");
+    typist.sees("\x1b[?1049l");
+    typist.sees("code-130");
+    typist.sees(" icanon");
+    assert_eq!(typist.code(), Some(0));
+}
+
+#[test]
+fn a_list_on_a_terminal_is_as_wide_as_it_and_has_colours() {
+    let store = Store::new();
+    let long = format!("orders/{}", "x".repeat(200));
+    let (holder, _) = store.holding(&["--note", &"n".repeat(100), &long]);
+    let script =
+        "stty cols 90; TERM=xterm NO_COLOR= \"$LK\" ls; echo --; TERM=xterm NO_COLOR=1 \"$LK\" ls; echo done";
+    let mut typist = Typist::sit_down(&store, script);
+    typist.sees("\x1b[1mNAME\x1b[0m");
+    typist.sees("--\r\nNAME");
+    typist.sees("\r\n");
+    typist.sees("orders/xxxx");
+    let row = typist.until("\r\n");
+    assert!(row.contains('…') && row.chars().count() <= 90 - "orders/xxxx".len(), "{row:?}");
+    typist.sees("done");
+    end(holder);
+    typist.code();
+}
+
+fn end(mut holder: Talking) {
+    drop(holder.child.stdin.take());
+    assert_eq!(holder.finish().0, 0);
 }

@@ -55,6 +55,11 @@ fn bad_usage_exits_with_64() {
         failed(&store.output(args), 64);
     }
     assert_eq!(text(&store.output(["ls"]).stdout), "", "nothing was locked");
+    let empty = text(&store.output(["ls"]).stderr);
+    assert!(empty.contains(&format!("no lock is held or waited for in {}", store.url())), "{empty}");
+    // Also where a variable names the store: it need not be written.
+    let usage = failed(&store.output(["show"]), 64);
+    assert!(usage.contains("Usage: lockkeeper show <NAME>"), "{usage}");
 }
 
 #[test]

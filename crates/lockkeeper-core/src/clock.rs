@@ -71,12 +71,14 @@ fn nanos(span: Duration) -> u64 {
 }
 
 /// A span in half the room of a `Duration`, for structs that are moved often. Saturates at about 584 years.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(u64);
 
 impl Span {
     /// Longer than any clock runs.
     pub(crate) const ENDLESS: Span = Span(u64::MAX);
+
+    pub(crate) const ZERO: Span = Span(0);
 }
 
 impl From<Duration> for Span {

@@ -12,6 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a lock could not be had, or was not kept. A taken lock is no error in `try_lock`.
 ///
+/// `Debug` reads as `Display` does, because that is what a `main` that returns an error prints.
+///
 /// ```
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
@@ -30,7 +32,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The wait was over before our turn came. Try later, or wait longer.
@@ -100,6 +102,12 @@ pub enum Error {
         /// The process that made it.
         made_in: u32,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -36,6 +36,7 @@ pub const COUNTER_MAX: u64 = u64::MAX >> HAND_ON_BITS;
 /// assert!(write(&mut largest_seen, new));
 /// assert!(!write(&mut largest_seen, old)); // a holder that was paused and woke
 /// assert_eq!(Fence::from_u64(new.get()), new); // as it is stored
+/// assert_eq!(u64::from(new), new.get());
 /// assert_eq!(Fence::of_grant(new.counter()).counter(), new.counter());
 /// # Ok(())
 /// # }
@@ -68,6 +69,12 @@ impl Fence {
     /// The store's counter within the fence.
     pub const fn counter(self) -> u64 {
         self.0 >> HAND_ON_BITS
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> Self {
+        fence.get()
     }
 }
 

@@ -3,6 +3,8 @@
 //! One row per key that is held or waited for; a row that is neither leaves the map. Counters come from
 //! one number per shard of the map, so that forgetting a row never makes a fence go back.
 
+mod memos;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
@@ -14,13 +16,15 @@ use hashbrown::HashTable;
 use hashbrown::hash_table;
 use smallvec::SmallVec;
 
+use self::memos::Shelf;
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::kit::locked;
+use crate::kit::{admission, locked};
 use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use crate::spi::claim::{Claim, ClaimId, Label, Load};
-use crate::spi::inspect::{Finding, Inspect, LockInfo, Occupant};
+use crate::spi::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
+use crate::spi::memos::DynMemos;
 use crate::spi::node::{Node, RaiseCounter, Standing};
 
 const SHARDS: usize = 16;
@@ -50,6 +54,7 @@ pub struct Memory(Arc<Store>);
 struct Store {
     clock: Clock,
     shards: [Mutex<Shard>; SHARDS],
+    memos: Shelf,
 }
 
 #[derive(Default)]
@@ -58,13 +63,12 @@ struct Shard {
     /// Rows out of use, kept because most locks are short.
     #[expect(clippy::vec_box, reason = "they go back into the map as they are")]
     spare: Vec<Box<Row>>,
-    /// The last counter given to any key of this shard.
+    /// The last that was given.
     counter: u64,
 }
 
 struct Row {
     key: Key,
-    /// Nearly always one.
     held: SmallVec<[Entry; 1]>,
     line: VecDeque<Entry>,
 }
@@ -77,7 +81,6 @@ struct Entry {
     since: Moment,
     counter: u64,
     label: Arc<Label>,
-    /// Asking again is worthwhile; told by `changed`.
     called: bool,
     waker: Option<Waker>,
 }
@@ -97,7 +100,8 @@ impl Default for Memory {
 impl Memory {
     /// An empty store that judges expiry by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Memory(Arc::new(Store { clock, shards: std::array::from_fn(|_| Mutex::default()) }))
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Memory(Arc::new(Store { clock, shards, memos: Shelf::default() }))
     }
 
     /// How many keys are held or waited for, expired ones included until somebody looks.
@@ -136,7 +140,7 @@ impl Memory {
         };
         let row = entry.get_mut();
         let out = f(row, counter);
-        let called = row.call_head();
+        let called = row.call_front();
         if row.held.is_empty() && row.line.is_empty() {
             let (row, _) = entry.remove();
             if spare.len() < SPARE_ROWS_MAX {
@@ -148,9 +152,7 @@ impl Memory {
             }
         }
         drop(shard);
-        if let Some(waker) = called {
-            waker.wake();
-        }
+        called.into_iter().for_each(Waker::wake);
         out
     }
 }
@@ -173,29 +175,52 @@ impl Row {
         self.line.retain(|it| now < it.expires_at);
     }
 
-    /// Whether an entry of this weight and capacity may enter beside those who hold.
-    fn fits(&self, load: Load) -> bool {
-        let in_use: u64 = self.held.iter().map(|it| u64::from(it.load.weight)).sum();
-        let capacity = self.held.iter().map(|it| it.load.capacity).fold(load.capacity, u32::min);
-        in_use + u64::from(load.weight) <= u64::from(capacity)
+    /// How many of the line, from its front, fit beside those who hold: they may all enter.
+    fn front(&self) -> usize {
+        let loads = self.held.iter().chain(&self.line).map(|it| it.load);
+        admission::inside_of(loads).saturating_sub(self.held.len())
     }
 
-    /// Tell the head of the line, once, that it may enter.
-    fn call_head(&mut self) -> Option<Waker> {
-        let head = self.line.front()?;
-        if head.called || !self.fits(head.load) {
-            return None;
+    /// Whether a claim may enter beside those who hold and those who stand before it.
+    fn fits(&self, ahead: usize, load: Load) -> bool {
+        let before = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.load);
+        admission::inside_of(before.chain([load])) == self.held.len() + ahead + 1
+    }
+
+    /// Somebody waits who does not fit beside those who hold.
+    fn is_wanted(&self) -> bool {
+        !self.line.is_empty() && self.front() < self.line.len()
+    }
+
+    /// Tell those at the front of the line, once, that they may enter.
+    fn call_front(&mut self) -> SmallVec<[Waker; 1]> {
+        let mut wakers = SmallVec::new();
+        if self.line.is_empty() {
+            return wakers;
         }
-        let head = self.line.front_mut()?;
-        head.called = true;
-        head.waker.take()
+        let front = self.front();
+        for it in self.line.iter_mut().take(front).filter(|it| !it.called) {
+            it.called = true;
+            wakers.extend(it.waker.take());
+        }
+        wakers
+    }
+
+    /// Let everybody in line ask again.
+    fn call_everybody(&mut self) {
+        for it in &mut self.line {
+            it.called = true;
+            if let Some(waker) = it.waker.take() {
+                waker.wake();
+            }
+        }
     }
 
     fn entry_of(&mut self, id: ClaimId) -> Option<&mut Entry> {
         self.held.iter_mut().chain(&mut self.line).find(|it| it.id == id)
     }
 
-    /// The admission rule: the head enters when it fits, and nobody overtakes the head.
+    /// The admission rule: a claim enters when all before it do and it fits beside them.
     fn turn(&mut self, claim: &Claim, now: Moment, counter: &mut u64) -> Turn {
         self.forget_expired(now);
         let expires_at = now.after(claim.ttl);
@@ -205,9 +230,8 @@ impl Row {
         }
         let place = self.line.iter().position(|it| it.id == claim.id);
         let ahead = place.unwrap_or(self.line.len());
-        if ahead == 0 && self.fits(claim.load) {
-            let mut entry =
-                self.line.pop_front().filter(|_| place.is_some()).unwrap_or_else(|| entry(claim, now));
+        if self.fits(ahead, claim.load) {
+            let mut entry = place.and_then(|at| self.line.remove(at)).unwrap_or_else(|| entry(claim, now));
             entry.expires_at = expires_at;
             entry.since = now;
             entry.called = false;
@@ -224,10 +248,10 @@ impl Row {
             None if claim.patient => self.join_line(claim, now, expires_at),
             None => {}
         }
-        let next_expiry = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.expires_at).min();
-        let recheck = next_expiry.map_or(claim.ttl / 3, |it| (it - now).min(claim.ttl / 3));
-        let ahead = u64::try_from(ahead + self.held.len()).ok();
-        Turn::wait(recheck.max(Duration::from_millis(1)), ahead)
+        let before = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.expires_at - now);
+        let recheck = before.fold(claim.ttl / 3, Duration::min).max(Duration::from_millis(1));
+        let theirs = claim.load.differing(self.held.iter().chain(&self.line).map(|it| it.load));
+        Turn::wait(recheck, u64::try_from(ahead + self.held.len()).ok()).theirs(theirs)
     }
 
     fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
@@ -241,8 +265,7 @@ impl Row {
     }
 
     fn granted(&self, at: usize, ttl: Duration) -> Turn {
-        let wanted = !self.line.is_empty();
-        Turn::Held(Grant::new(self.held[at].counter, ttl).wanted(wanted))
+        Turn::Held(Grant::new(self.held[at].counter, ttl).wanted(self.is_wanted()))
     }
 }
 
@@ -263,11 +286,15 @@ impl Backend for Memory {
     type Place = MemoryPlace;
 
     fn profile(&self) -> Profile {
-        Profile::new("memory", Reach::Process).fifo().weighted()
+        Profile::new("memory", Reach::Process).fifo().weighted().lingering().lowering().notifying()
     }
 
     fn enter(&self, claim: Claim) -> MemoryPlace {
         MemoryPlace { memory: self.clone(), claim }
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
     }
 
     /// A store without clones cannot get any: the only one who could make them has given it to a locker.
@@ -312,7 +339,7 @@ impl MemoryPlace {
                 return Renewal::Lost;
             };
             entry.expires_at = now.after(claim.ttl);
-            Renewal::held(claim.ttl, !row.line.is_empty())
+            Renewal::held(claim.ttl, row.is_wanted())
         })
     }
 
@@ -325,6 +352,23 @@ impl MemoryPlace {
             entry.counter = entry.counter.max(to);
             *counter = (*counter).max(to);
             Some(entry.counter)
+        })
+    }
+
+    fn linger_now(&self, span: Duration) {
+        self.memory.with_row(&self.claim.key, |row, now| {
+            if let Some(entry) = row.held.iter_mut().find(|it| it.id == self.claim.id) {
+                entry.expires_at = now.after(span);
+            }
+            // They reckoned with another end.
+            row.call_everybody();
+        });
+    }
+
+    fn lower_now(&self, load: Load) -> bool {
+        self.memory.with_row(&self.claim.key, |row, _| {
+            let entry = row.held.iter_mut().find(|it| it.id == self.claim.id);
+            entry.map(|it| it.load = load).is_some()
         })
     }
 
@@ -368,6 +412,16 @@ impl Place for MemoryPlace {
     async fn leave(&mut self) -> Result<()> {
         self.leave_now();
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        self.linger_now(span);
+        Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        self.claim.load = load;
+        Ok(self.lower_now(load))
     }
 
     fn turn_at_once(&mut self, now: Moment) -> Option<Turn> {
@@ -415,6 +469,13 @@ impl Inspect for Memory {
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
         Ok(self.with_row(key, |row, now| row.held.drain(..).map(|it| occupant(&it, now)).collect()))
+    }
+
+    async fn break_holder(&self, key: &Key, fence: Fence) -> Result<Broken> {
+        Ok(self.with_row(key, |row, now| {
+            let at = row.held.iter().position(|it| it.counter == fence.counter());
+            at.map_or(Broken::Changed, |at| Broken::Lost(occupant(&row.held.remove(at), now)))
+        }))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,6 +55,11 @@ impl Owner {
         Owner(Arc::new(Inner { id: MADE.fetch_add(1, Ordering::Relaxed), name }))
     }
 
+    /// Its number, which no other owner has.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
     /// The name given to it.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -101,6 +107,12 @@ impl PartialEq for Owner {
 }
 
 impl Eq for Owner {}
+
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

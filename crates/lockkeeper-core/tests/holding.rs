@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::future::pending;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Error, Key, Locker, LostReason, Memory, Owner};
+use lockkeeper_core::{Error, Key, Locker, Lost, LostReason, Memory, Owner};
 
 /// Short for a person, long for a scheduler: a busy machine must not lose a renewal in it.
 const SHORT: Duration = Duration::from_millis(1500);
@@ -159,6 +161,29 @@ async fn awaiting_the_loss_ends_with_the_guard() {
 }
 
 #[tokio::test]
+async fn whoever_awaits_the_loss_hears_of_a_plain_drop_and_not_of_the_next_guard() {
+    let look = |it: &mut Lost| Pin::new(it).poll(&mut Context::from_waker(Waker::noop()));
+    let locker = Locker::new(Memory::default());
+    // The first lock starts the background; those after it go the short way.
+    let mut before = locker.lock("k").await.unwrap().fence();
+    let mut awaited = Vec::new();
+    for _ in 0..3 {
+        let guard = locker.lock("k").await.unwrap();
+        assert!(before < guard.fence(), "each guard has a fence of its own");
+        before = guard.fence();
+        let mut lost = guard.lost();
+        assert_eq!(look(&mut lost), Poll::Pending);
+        drop(guard);
+        assert_eq!(look(&mut lost), Poll::Ready(LostReason::Released));
+        awaited.push(lost);
+        drop(locker.lock("k").await.unwrap());
+    }
+    let last = locker.lock("k").await.unwrap();
+    assert!(awaited.iter_mut().all(|it| look(it) == Poll::Ready(LostReason::Released)));
+    assert_eq!(look(&mut last.lost()), Poll::Pending);
+}
+
+#[tokio::test]
 async fn the_loss_of_the_next_guard_is_not_told_to_the_one_before() {
     let store = Memory::default();
     let locker = Locker::new(store.clone());
@@ -174,4 +199,33 @@ async fn the_loss_of_the_next_guard_is_not_told_to_the_one_before() {
     locker.shutdown(HANG).await.unwrap();
     assert_eq!(of_second.await, LostReason::Closed);
     assert_eq!(asked_later.await, LostReason::Released);
+}
+
+#[tokio::test]
+async fn what_is_done_with_a_lock_may_be_a_task_of_its_own_and_the_lock_is_given_back_after_it() {
+    let (locker, wait) = (Locker::new(Memory::default()), Duration::from_secs(60));
+    let name = "k".to_owned();
+    let task = tokio::spawn({
+        let locker = locker.clone();
+        async move {
+            let words = String::from("borrowed by the work");
+            let fence = locker.with(&name, async |guard| {
+                tokio::task::yield_now().await;
+                assert!(guard.is_valid() && !words.is_empty());
+                guard.fence()
+            });
+            let first = fence.await?;
+            let second = locker.lock(&name).wait_at_most(wait).with(async move |guard| guard.fence()).await?;
+            Ok::<_, Error>(first < second)
+        }
+    });
+    assert!(task.await.unwrap().unwrap());
+    assert!(locker.try_lock("k").await.unwrap().is_some(), "given back");
+    let lost = locker
+        .lock("k")
+        .max_hold(Duration::from_millis(5))
+        .with(async |_| std::future::pending::<()>().await)
+        .await;
+    assert!(matches!(lost, Err(Error::Lost { reason: LostReason::MaxHold, .. })), "{lost:?}");
+    assert!(locker.try_lock("k").await.unwrap().is_some(), "given back, though lost");
 }

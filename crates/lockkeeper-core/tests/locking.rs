@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use lockkeeper_core::{Error, Guard, Locker, Memory, Stage};
+use lockkeeper_core::{
+    Error, Fence, Guard, Key, LockRequest, Locker, LockerBuilder, Memory, MultiGuard, Owner, SharedGuard,
+    Stage,
+};
 
 const MILLIS_20: Duration = Duration::from_millis(20);
 /// Long enough that only a hang reaches it.
@@ -245,4 +248,22 @@ async fn a_bounded_wait_on_a_blocked_worker_ends_too() {
     assert!(matches!(local, Error::TimedOut { stage: Stage::Local, .. }), "{local}");
     let remote = there.lock("k").wait_at_most(MILLIS_20).blocking().unwrap_err();
     assert!(matches!(remote, Error::TimedOut { stage: Stage::Remote, .. }), "{remote}");
+}
+
+/// What users keep in the state of a service, or hold across an `await` of a spawned task.
+#[test]
+fn what_users_hold_goes_between_threads() {
+    fn goes_between<T: Send + Sync + 'static>() {}
+    fn is_sent<T: Send>(_: &T) {}
+    goes_between::<(Locker, LockerBuilder, Guard, SharedGuard, MultiGuard)>();
+    goes_between::<(Error, Fence, Key, Owner)>();
+    let locker = Locker::new(Memory::default());
+    let request: LockRequest = locker.lock("x");
+    is_sent(&request);
+    let whole = async move {
+        let guard = request.await?;
+        guard.run(std::future::ready(())).await?;
+        guard.release().await
+    };
+    is_sent(&whole);
 }

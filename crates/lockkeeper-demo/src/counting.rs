@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use lockkeeper::Load;
 use lockkeeper::spi::{Backend, Claim, Place, Profile, Renewal, Result, Turn};
 
 /// Trips to the store of locks.
@@ -68,5 +70,15 @@ impl<P: Place> Place for CountingPlace<P> {
     async fn leave(&mut self) -> Result<()> {
         self.trips.count();
         self.inner.leave().await
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        self.trips.count();
+        self.inner.linger(span).await
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        self.trips.count();
+        self.inner.lower(load).await
     }
 }

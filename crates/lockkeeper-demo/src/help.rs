@@ -17,3 +17,7 @@ WAIT is the time from opening the shop to a buyer's answer; LOCK CMDS and DB CMD
 commands to the store of locks and statements to the database for each order.
 Exit codes: 0 shown, 1 a strategy that promises not to oversell did, 64 bad usage,
 69 the store of locks or the database cannot be used.";
+
+pub(crate) const JSON: &str = "\
+Print JSON, one object for each strategy. Its shape:
+https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/flash-sale.md#json";

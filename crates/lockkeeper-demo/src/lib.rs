@@ -13,6 +13,7 @@
 mod books;
 mod console;
 mod counting;
+mod explain;
 mod failure;
 mod help;
 mod instance;
@@ -26,18 +27,24 @@ mod strategy;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use lockkeeper::spi::Clock;
 
 pub use console::{COLUMNS, Console};
 pub use failure::Failure;
 
 use books::{Books, Tables, Trouble};
 use failure::Result;
-use instance::{INSTANCE, Said, Task};
+use instance::{Account, INSTANCE, Said, Task};
+use plot::Caption;
 use report::Report;
 use staff::{Instance, Progress};
 use strategy::Strategy;
+
+/// How often the line on the terminal moves, at least.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// What there is to see: a subcommand of the program that shows it.
 #[derive(Debug, clap::Subcommand)]
@@ -52,7 +59,7 @@ pub enum Demo {
 #[derive(Debug, Args)]
 pub struct FlashSale {
     /// Where the stock and the orders live: `sqlite:PATH`, `mysql://…` or `postgres://…` [default: a temporary
-    /// `SQLite` file]
+    /// SQLite file]
     #[arg(long, value_name = "URL", env = "LOCKKEEPER_DB", hide_env_values = true)]
     db: Option<String>,
 
@@ -80,8 +87,8 @@ pub struct FlashSale {
     #[arg(long, value_name = "FILE", default_value = "flash-sale.svg")]
     plot: PathBuf,
 
-    /// Print JSON
-    #[arg(long)]
+    /// Print JSON, one object for each strategy
+    #[arg(long, long_help = help::JSON)]
     json: bool,
 }
 
@@ -122,17 +129,23 @@ pub async fn demo(demo: &Demo, url: Option<&str>, console: &dyn Console) -> Resu
         console.data(&format!("{written}\n"))?;
     } else {
         console.data(&report::table(&reports, console))?;
+        for line in explain::lines(&reports) {
+            console.say(&line);
+        }
     }
-    let drawn = plot::draw(
-        &reports,
-        &format!("{} buyers, {} pieces, {} processes", sale.buyers, sale.stock, sale.instances),
-    );
+    draw(sale, &reports, &place)?;
+    let broken = reports.iter().find(|it| it.strategy.promises() && !it.is_right());
+    Ok(if broken.is_some() { failure::NO } else { 0 })
+}
+
+fn draw(sale: &FlashSale, reports: &[Report], place: &Place<'_>) -> Result<()> {
+    let size = format!("{} buyers, {} pieces, {} processes", sale.buyers, sale.stock, sale.instances);
+    let drawn = plot::draw(reports, &Caption { size: &size, locks: &place.url, books: &place.db });
     std::fs::write(&sale.plot, drawn).map_err(|it| {
         Failure::new(failure::OUTPUT, format!("the plot `{}` cannot be written: {it}", sale.plot.display()))
     })?;
-    console.say(&format!("the plot is {}", console.plain(&sale.plot.display().to_string())));
-    let broken = reports.iter().find(|it| it.strategy.promises() && !it.is_right());
-    Ok(if broken.is_some() { failure::NO } else { 0 })
+    place.console.say(&format!("the plot is {}", place.console.plain(&sale.plot.display().to_string())));
+    Ok(())
 }
 
 /// Where the locks and the books are.
@@ -217,6 +230,8 @@ async fn one_sale(sale: &FlashSale, strategy: Strategy, place: &Place<'_>) -> Re
 }
 
 async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place<'_>, tables: &Tables) -> Result<Report> {
+    let mut progress = Progress::new(strategy, sale);
+    progress.show();
     let mut instances = Vec::new();
     for index in 0..sale.instances {
         let share = |it: u32| sale.buyers / sale.instances * it + it.min(sale.buyers % sale.instances);
@@ -232,12 +247,21 @@ async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place<'_>, tables: &
         };
         instances.push(Instance::start(&task).await?);
     }
-    let started = lockkeeper::spi::Clock::boot().now();
+    let started = Clock::boot().now();
     for instance in &mut instances {
         instance.tell("go").await?;
     }
-    let mut progress = Progress::new(strategy, sale);
+    progress.begins(started);
     let mut report = Report::new(strategy, sale.stock);
+    for account in follow(instances, &mut progress).await? {
+        report.add(account, started);
+    }
+    progress.clear();
+    Ok(report)
+}
+
+/// Show how they get on until all have told how it went.
+async fn follow(instances: Vec<Instance>, progress: &mut Progress) -> Result<Vec<Account>> {
     let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
     // Whoever stops listening, for a failure or for an interrupt, ends them with this set.
     let mut listeners = tokio::task::JoinSet::new();
@@ -254,15 +278,20 @@ async fn sell(sale: &FlashSale, strategy: Strategy, place: &Place<'_>, tables: &
         });
     }
     drop(sender);
-    while let Some((index, said)) = heard.recv().await {
-        match said? {
-            Said::Progress { sold, done } => progress.show(index, sold, done),
-            Said::Done(account) => report.add(account, started),
-            Said::Ready => {}
+    let (clock, mut accounts) = (Clock::boot(), Vec::new());
+    loop {
+        let next = std::pin::pin!(heard.recv());
+        match clock.within(clock.now().after(SHOW_EVERY), next).await {
+            // Nobody was served meanwhile. The time that passes shows that it goes on.
+            None => progress.show(),
+            Some(None) => return Ok(accounts),
+            Some(Some((index, said))) => match said? {
+                Said::Progress { sold, done } => progress.count(index, sold, done),
+                Said::Done(account) => accounts.push(account),
+                Said::Ready => {}
+            },
         }
     }
-    progress.clear();
-    Ok(report)
 }
 
 /// The URL of an `SQLite` file; what has a meaning in a URL is escaped.

@@ -43,15 +43,15 @@ pub(crate) fn plain_redis(url: &str) -> Result<&str, &'static str> {
     match scheme {
         "redis" | "rediss" => {}
         "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" | "redlock"
-        | "redlocks" => return Err("left out: the plain lock knows one Redis server, not several"),
-        _ => return Err("left out: the plain lock is of Redis, and the locks are elsewhere"),
+        | "redlocks" => return Err("skipped: it knows one Redis server, not several"),
+        _ => return Err("skipped: this is a lock of Redis and needs a redis:// URL"),
     }
     let (plain, query) = url.split_once('?').unwrap_or((url, ""));
     let needs_files = query
         .split('&')
         .any(|it| ["password_file=", "ca=", "cert=", "key="].iter().any(|name| it.starts_with(name)));
     if needs_files || rest.is_empty() {
-        return Err("left out: the plain lock reads no passwords, certificates or keys from files");
+        return Err("skipped: it reads no passwords, certificates or keys from files");
     }
     Ok(plain)
 }

@@ -23,12 +23,12 @@ pub(crate) struct Report {
     /// Buyers who were told neither yes nor no.
     failed: u64,
     pub(crate) orders_per_second: f64,
-    wait_p50_ms: f64,
+    pub(crate) wait_p50_ms: f64,
     wait_p99_ms: f64,
     /// Questions to the store of locks.
-    lock_commands_per_order: f64,
+    pub(crate) lock_commands_per_order: f64,
     /// Statements to the database.
-    db_statements_per_order: f64,
+    pub(crate) db_statements_per_order: f64,
     /// Why nothing was sold this way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left_out: Option<&'static str>,

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+use lockkeeper::spi::{Clock, Moment};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -67,27 +68,41 @@ pub(crate) struct Progress {
     stock: u32,
     /// Of each instance: how many it sold, how many buyers it served.
     counts: Vec<(u64, u64)>,
+    /// When the shop opened.
+    opened: Option<Moment>,
     shown: bool,
 }
 
 impl Progress {
     pub(crate) fn new(strategy: Strategy, sale: &FlashSale) -> Self {
-        let shown = std::io::stderr().is_terminal();
+        let shown = std::io::stderr().is_terminal() && !sale.json;
         let counts = vec![(0, 0); sale.instances as usize];
-        Progress { strategy, buyers: sale.buyers, stock: sale.stock, counts, shown }
+        Progress { strategy, buyers: sale.buyers, stock: sale.stock, counts, opened: None, shown }
     }
 
-    pub(crate) fn show(&mut self, index: usize, sold: u64, done: u64) {
+    pub(crate) fn begins(&mut self, opened: Moment) {
+        self.opened = Some(opened);
+    }
+
+    pub(crate) fn count(&mut self, index: usize, sold: u64, done: u64) {
         self.counts[index] = (sold, done);
+        self.show();
+    }
+
+    pub(crate) fn show(&self) {
         if !self.shown {
             return;
         }
+        let name = self.strategy.name();
+        let Some(opened) = self.opened else {
+            return draw(&format!("\r\x1b[K{name:<14} starting {} processes", self.counts.len()));
+        };
         let (sold, done) = self.counts.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let filled = usize::try_from(done * 20 / u64::from(self.buyers)).unwrap_or(20).min(20);
         let (bar, rest) = ("█".repeat(filled), "░".repeat(20 - filled));
-        let name = self.strategy.name();
+        let seconds = (Clock::boot().now() - opened).as_secs_f64();
         draw(&format!(
-            "\r\x1b[K{name:<14} {bar}{rest} {done} of {} buyers, {sold} sold of {}",
+            "\r\x1b[K{name:<14} {bar}{rest} {seconds:.1} s, {done} of {} buyers, {sold} sold of {}",
             self.buyers, self.stock
         ));
     }

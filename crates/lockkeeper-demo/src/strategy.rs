@@ -40,8 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// How long the store may take to confirm the end.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// How often a buyer tries again when somebody else was faster, and after which pauses.
-const RETRY: Retry =
-    Retry { attempts_max: 50, pause_first: Duration::from_millis(1), pause_max: Duration::from_millis(100) };
+const RETRY: Retry = Retry::times(50);
 
 impl Strategy {
     pub(crate) const ALL: [Strategy; 7] = [

@@ -1,11 +1,11 @@
 //! The operator's view: who holds what, who waits, and breaking a lock by hand.
 
-use lockkeeper_core::Key;
 use lockkeeper_core::backend::Result;
-use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::record::segment_of;
+use lockkeeper_core::{Fence, Key};
 
-use crate::lines::{Lines, occupants};
+use crate::lines::{Found, Lines, occupants};
 use crate::wire::{TxnRequest, created_at, delete};
 use crate::{Etcd, doctor, fault};
 
@@ -32,20 +32,42 @@ impl Inspect for Etcd {
         line.claims.truncate(line.inside());
         let mut broken = Vec::new();
         for holder in line.claims {
-            let txn = TxnRequest {
-                compare: vec![created_at(&holder.kv.key, holder.kv.create_revision)],
-                success: vec![delete(&holder.kv.key)],
-                failure: Vec::new(),
-            };
-            let answer = self.0.connection.txn(txn).await.map_err(|it| fault::from_status(BREAKING, &it))?;
-            if answer.succeeded {
+            if self.take_away(&holder).await? {
                 broken.push(holder);
             }
         }
         Ok(occupants(&self.0, broken).await)
     }
 
+    async fn break_holder(&self, key: &Key, fence: Fence) -> Result<Broken> {
+        let Some(mut line) = Lines::read(&self.0, &line_of(key), BREAKING).await?.lines.remove(key) else {
+            return Ok(Broken::Changed);
+        };
+        line.claims.truncate(line.inside());
+        let seen = occupants(&self.0, line.claims.clone()).await;
+        for (holder, occupant) in line.claims.iter().zip(seen) {
+            // Its key is its own: nobody else stands there, whoever holds the lock by now.
+            if occupant.fence == Some(fence) && self.take_away(holder).await? {
+                return Ok(Broken::Lost(occupant));
+            }
+        }
+        Ok(Broken::Changed)
+    }
+
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(&self.0).await
+    }
+}
+
+impl Etcd {
+    /// Remove a holder's key, if it is still the one that was seen.
+    async fn take_away(&self, holder: &Found) -> Result<bool> {
+        let txn = TxnRequest {
+            compare: vec![created_at(&holder.kv.key, holder.kv.create_revision)],
+            success: vec![delete(&holder.kv.key)],
+            failure: Vec::new(),
+        };
+        let answer = self.0.connection.txn(txn).await.map_err(|it| fault::from_status(BREAKING, &it))?;
+        Ok(answer.succeeded)
     }
 }

@@ -196,7 +196,7 @@ async fn about_alarms(connection: &Connection) -> Result<Vec<Finding>> {
         )),
         AlarmType::Corrupt => Some(Finding::danger(
             "the alarm CORRUPT is raised".to_owned(),
-            "the members disagree: a lock can be given twice",
+            "the members disagree: a lock can be held by two at once",
             "replace the corrupt member",
         )),
         AlarmType::None => None,

@@ -39,7 +39,7 @@ pub(crate) struct Granted {
     pub(crate) own: i64,
     pub(crate) counter: u64,
     pub(crate) key: Bytes,
-    /// The revision of the write that let it in, the last to its key.
+    /// The revision of the last write to its key: the one that let it in, or by which it went on as a reader.
     pub(crate) written_at: i64,
 }
 
@@ -51,6 +51,13 @@ impl Grants {
     /// A claim was let in.
     pub(crate) fn remember(&self, id: ClaimId, granted: Granted) {
         locked(&self.0).insert(id, granted);
+    }
+
+    /// The key of a claim that was let in was written once more.
+    pub(crate) fn rewrote(&self, id: ClaimId, revision: i64) {
+        if let Some(granted) = locked(&self.0).get_mut(&id) {
+            granted.written_at = revision;
+        }
     }
 
     /// The counter of a claim that was let in with this number in line.

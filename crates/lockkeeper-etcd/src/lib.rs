@@ -6,9 +6,9 @@
 //! # let _ = etcd; Ok(()) }
 //! ```
 //!
-//! A free lock costs one transaction to take and one to give back. Whoever waits watches its predecessor
-//! alone. Whoever holds costs nothing but the heartbeat that its process sends anyway. Any minority of the named
-//! nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
+//! A free lock costs one transaction to take and one to give back. Whoever waits is told of its turn at once, by a watch that
+//! stands for the line, and few others are. Whoever holds costs nothing but the heartbeat that its process sends anyway. Any
+//! minority of the named nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
 //!
 //! No type of the client crates is part of this interface; they may change in any release.
 
@@ -23,11 +23,15 @@ mod fences;
 mod grants;
 mod leave;
 mod lines;
+mod linger;
+mod lower;
+mod memos;
 mod names;
 mod opening;
 mod options;
 mod place;
 mod session;
+mod standing;
 mod store;
 mod stray;
 mod trips;
@@ -39,6 +43,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::{Claim, Result};
 
 pub use lockkeeper_core::kit::tls::Tls;
@@ -115,8 +121,19 @@ impl Backend for Etcd {
         Profile::new(fault::NAME, Reach::Network)
             .fifo()
             .weighted()
+            .lingering()
+            .lowering()
+            .notifying()
             .by_session()
             .ttl(Duration::from_secs(1), Duration::from_secs(3600))
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> EtcdPlace {

@@ -12,6 +12,7 @@ use lockkeeper_core::{Fence, Key};
 
 use crate::fault;
 use crate::fences::base_of;
+use crate::lower::counter_in;
 use crate::store::Store;
 use crate::wire::kv_client::KvClient;
 use crate::wire::lease_client::LeaseClient;
@@ -21,6 +22,7 @@ use crate::wire::{KeyValue, LeaseTimeToLiveRequest, RangeRequest, RangeResponse,
 const PAGE: i64 = 1000;
 
 /// One claim as it lies in the store.
+#[derive(Clone)]
 pub(crate) struct Found {
     pub(crate) kv: KeyValue,
     record: Record,
@@ -85,7 +87,7 @@ impl Lines {
         let info = |(key, line): (Key, Line)| {
             let (inside, foreign) = (line.inside(), line.foreign_names());
             let mut occupants = line.claims.into_iter().enumerate().map(|(at, it)| {
-                let fence = if at < inside { fences.get(&it.kv.mod_revision).copied() } else { None };
+                let fence = fence_of(&it, &fences).filter(|_| at < inside);
                 occupant(it, &leases).fence(fence)
             });
             let holders = occupants.by_ref().take(inside).collect();
@@ -129,8 +131,14 @@ fn occupant(found: Found, leases: &BTreeMap<i64, Duration>) -> Occupant {
 pub(crate) async fn occupants(store: &Store, found: Vec<Found>) -> Vec<Occupant> {
     let leases = leases(store, &found).await;
     let fences = fences(store, found.iter().map(|it| it.kv.mod_revision).collect()).await;
-    let fence = |it: &Found| fences.get(&it.kv.mod_revision).copied();
+    let fence = |it: &Found| fence_of(it, &fences);
     found.into_iter().map(|it| (fence(&it), it)).map(|it| occupant(it.1, &leases).fence(it.0)).collect()
+}
+
+/// That of the write that let it in: the last to its key, or else what it says itself.
+fn fence_of(found: &Found, fences: &BTreeMap<i64, Fence>) -> Option<Fence> {
+    let told = counter_in(&found.kv.value).map(Fence::of_grant);
+    told.or_else(|| fences.get(&found.kv.mod_revision).copied())
 }
 
 async fn read(store: &Store, range: RangeRequest) -> std::result::Result<RangeResponse, tonic::Status> {

@@ -120,21 +120,21 @@ impl EtcdOptions {
         self
     }
 
-    /// Encrypt, and check the servers' certificates. Usually off.
+    /// Encrypt, and check the servers' certificates. Default: off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The name in the servers' certificates. Usually that of the host.
+    /// The name in the servers' certificates. Default: that of the host.
     #[must_use]
     pub fn domain(mut self, domain: impl Into<String>) -> Self {
         self.domain = Some(domain.into());
         self
     }
 
-    /// What the name of every key begins with, without the slash that follows. Usually `lockkeeper`.
+    /// What the name of every key begins with, without the slash that follows. Default: `lockkeeper`.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -142,14 +142,14 @@ impl EtcdOptions {
     }
 
     /// How long an answer is waited for, from 10 ms to a minute. After half of it the next node is asked as well; after
-    /// twice this the outcome is unknown. Usually 2 seconds.
+    /// twice this the outcome is unknown. Default: 2 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long a connection is waited for, from 10 ms to a minute. Usually as long as an answer.
+    /// How long a connection is waited for, from 10 ms to a minute. Default: as long as an answer.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);

@@ -3,10 +3,19 @@
 //! ```text
 //!          join (one write)                told, and proven by a write
 //!   out ──────────────────▶ in line ─────────────────────────────────▶ inside
-//!    ▲ ▲                     │    ▲ predecessor watched                   │
+//!    ▲ ▲                     │    ▲ those before us watched               │
 //!    │ └── leave ────────────┴────│───────────────────────────────────────┤
 //!    └──── key gone: lease lost, or broken by hand ───────────────────────┘
 //! ```
+//!
+//! Whoever shares enters without a look at those who enter beside it, so one leave lets in all who fit. The counter is the
+//! revision of a transaction that wrote our key, *and* saw in the same step that nobody keeps us out. Hence, however slow
+//! we are: every exclusive grant before ours was written by one who has gone since, at a smaller revision; and whoever
+//! comes behind and wants the room for itself writes after our key is gone, at a larger one. Of those who are inside
+//! together the counters differ, in no order.
+
+mod going;
+mod listening;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +31,14 @@ use crate::fault::{self, NAME};
 use crate::fences::Floor;
 use crate::grants::Granted;
 use crate::leave::Parting;
+use crate::linger;
+use crate::lower;
 use crate::session::Lease;
 use crate::store::Store;
-use crate::wake::{Watch, What};
+use crate::wake::Watch;
 use crate::wire::{
     Answer as _, KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, created_at,
-    delete, newest, nobody_in, oldest_first, one, put, range, range_end, touch, written_at,
+    delete, newest, nobody_in, oldest_first, one, put, range, touch, written_at,
 };
 
 const TAKING: &str = "taking the lock";
@@ -51,9 +62,17 @@ pub struct EtcdPlace {
     /// Our counter, from the write that let us in, while we are inside. Not that of our key: where several share
     /// a room, or wait for rooms of different size, the line's order is not the order of grants.
     counter: Option<u64>,
+    /// When those whom we watch are gone we are most likely inside.
+    next: bool,
     wanted: bool,
-    /// Outside: those who keep us out. Inside: the line.
+    /// How many are before us, at most: those who come later stand behind.
+    ahead: u64,
+    /// Outside, those who keep us out; inside, our own key, and the line unless we know that we are wanted.
     watches: Vec<Watch>,
+    /// Whom we watch while we wait.
+    watched: Vec<Blocker>,
+    /// As of which revision we know the line while we are inside, and when we looked.
+    seen: (i64, Moment),
 }
 
 /// What a look at the line is worth.
@@ -67,13 +86,20 @@ enum Worth {
     Enter(Floor),
 }
 
+/// The key of one who keeps us out, and what it weighs if it is worth asking again when that changes.
+type Blocker = (Bytes, Option<Load>);
+
 /// What a look at the line said.
 struct Look {
     revision: i64,
-    /// What to watch; empty if we are inside, or may enter.
-    blockers: Vec<What>,
+    /// Those who keep us out; empty if we are inside, or may enter.
+    blockers: Vec<Blocker>,
+    /// The only one of them had the room for itself: when it goes we are most likely inside.
+    next: bool,
     ahead: u64,
     wanted: bool,
+    /// The capacity that others name, if it is another than ours.
+    theirs: Option<u32>,
     /// What the write that may have let us in is worth as a fence, if it is.
     counter: Option<u64>,
 }
@@ -82,25 +108,36 @@ impl EtcdPlace {
     pub(crate) fn new(store: Arc<Store>, claim: Claim) -> Self {
         let line = format!("{}/locks/{}/", store.prefix(), segment_of(claim.key.as_str()));
         let (line, key) = (Bytes::from(line), Bytes::new());
-        let (lease, revision, counter, watches) = (None, None, None, Vec::new());
-        EtcdPlace { store, claim, line, key, lease, unsure: false, revision, counter, wanted: false, watches }
+        EtcdPlace {
+            store,
+            claim,
+            line,
+            key,
+            lease: None,
+            unsure: false,
+            revision: None,
+            counter: None,
+            next: false,
+            wanted: false,
+            ahead: u64::MAX,
+            watches: Vec::new(),
+            watched: Vec::new(),
+            seen: (0, Moment::from_nanos(0)),
+        }
     }
 
     fn now(&self) -> Moment {
         self.store.connection.clock.now()
     }
 
-    /// Nobody else can be beside us: one predecessor is all we need to know of, and where there is none the
-    /// write that created our key has let us in.
-    ///
-    /// Elsewhere a claim enters by a second write to its key, after all before it have done so.
+    /// Nobody else can be beside us: one predecessor is all we need to know of. Others need to know the line.
     fn is_alone(&self) -> bool {
         self.claim.load.capacity == 1
     }
 
     /// Our key is gone, or will be with its lease.
     fn reset(&mut self) {
-        self.revision = None;
+        (self.revision, self.ahead) = (None, u64::MAX);
         self.watches.clear();
         if self.counter.take().is_some() {
             self.store.grants.forget(self.claim.id);
@@ -146,7 +183,7 @@ impl EtcdPlace {
             // The newest before our key is there is our predecessor.
             vec![range(line.clone()), put(&self.key, value, lease.id), range(self.store.fences.look())]
         } else {
-            vec![put(&self.key, value, lease.id), range(line.clone())]
+            vec![put(&self.key, value, lease.id), range(line.clone()), range(self.store.fences.look())]
         };
         // Who only tries wants to know at once who is there. Others seldom come here, and ask then: what is not in the
         // request need not be sent, logged and copied to the other nodes for every lock.
@@ -174,7 +211,8 @@ impl EtcdPlace {
             let own = answer.revision();
             let mut look = self.look(own, own, others);
             self.revision = Some(own);
-            if self.is_alone() && look.blockers.is_empty() {
+            // Nobody in the way at the very write that created our key: it has let us in.
+            if look.blockers.is_empty() {
                 look.counter = self.store.fences.counter(answer.range(2), own, floor, &connection);
                 self.enter(own, &look);
             }
@@ -261,33 +299,26 @@ impl EtcdPlace {
     /// Reckon with what was read at `revision`. `own` is when our key was created; 0 if it was not.
     fn look(&self, own: i64, revision: i64, others: &RangeResponse) -> Look {
         if self.is_alone() {
-            let blockers: Vec<_> = others.kvs.iter().map(|it| What::End(it.key.clone())).collect();
+            let blockers: Vec<Blocker> = others.kvs.iter().map(|it| (it.key.clone(), None)).collect();
             // After we joined the count includes us; before, those are all.
             let all = u64::try_from(others.count).unwrap_or(0);
             let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
             let wanted = own != revision && blockers.is_empty() && 1 < all;
-            return Look { revision, blockers, ahead, wanted, counter: None };
+            return Look { revision, blockers, next: true, ahead, wanted, theirs: None, counter: None };
         }
         let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
         let at = line.iter().position(|it| it.0.key == self.key).unwrap_or(line.len());
         let loads: Vec<Load> = line.iter().map(|it| it.1).collect();
-        let blockers = admission::blockers(&loads[..at], self.load());
-        let mut blockers: Vec<_> = blockers.into_iter().map(|it| What::End(line[it].0.key.clone())).collect();
-        // There is room, but nobody overtakes: who is before us enters before us.
-        let before = line[..at].last().filter(|it| blockers.is_empty() && it.0.version < 2);
-        blockers.extend(before.map(|it| What::Key(it.0.key.clone())));
+        let blockers = admission::blockers(&loads[..at], self.claim.load);
+        let next = matches!(blockers[..], [one] if loads[one].capacity <= loads[one].weight);
+        // Whoever takes all waits until they are gone; a sharer may also fit in when one of them weighs less.
+        let shares = !self.claim.load.is_exclusive();
+        let blocker = |it: usize| (line[it].0.key.clone(), shares.then_some(loads[it]));
+        let blockers = blockers.into_iter().map(blocker).collect();
         let wanted = admission::inside(&loads) < loads.len();
         let ahead = u64::try_from(at).unwrap_or(u64::MAX);
-        Look { revision, blockers, ahead, wanted, counter: None }
-    }
-
-    fn load(&self) -> Load {
-        Load::new(self.claim.load.weight, self.claim.load.capacity)
-    }
-
-    /// Whether those who kept us out may be gone, or we never looked.
-    fn is_told(&self) -> bool {
-        self.watches.is_empty() || self.watches.iter().any(Watch::has_told)
+        let theirs = self.claim.load.differing(loads);
+        Look { revision, blockers, next, ahead, wanted, theirs, counter: None }
     }
 
     /// Ask until we know: am I inside? Answers what the last look said.
@@ -303,18 +334,16 @@ impl EtcdPlace {
                 }
                 continue;
             };
-            // A recheck without a sign is only read: most of those who wait are not next. And where several
-            // can be inside, touching our key means to enter: look first.
-            if self.counter.is_none() && (!self.is_told() || !self.is_alone()) {
+            // A recheck without a sign is only read: most of those who wait are not next. And where one of several
+            // goes, that seldom lets us in.
+            let is_next = self.watches.is_empty() || self.next && self.is_told();
+            if self.counter.is_none() && !is_next {
                 let look = self.look_again(own, Worth::Read, patience, TAKING).await?;
                 if let Some(look) = look.filter(|it| !it.blockers.is_empty()) {
                     return Ok((lease, look));
                 }
             }
             let worth = if self.counter.is_some() { Worth::Write } else { Worth::Enter(floor) };
-            // Where several can be inside, a copy of a slow request would enter a second time, behind those who
-            // followed the first. The look just now has shown that the way is good.
-            let patience = if self.is_alone() { patience } else { self.store.connection.options.timeout * 2 };
             match self.look_again(own, worth, patience, TAKING).await? {
                 Some(look) if self.counter.is_some() || !look.blockers.is_empty() => {
                     return Ok((lease, look));
@@ -347,14 +376,6 @@ impl EtcdPlace {
         let (line, key, id) = (self.line.clone(), self.key.clone(), self.claim.id);
         Parting { lease, line, key, id, revision: self.revision, unsure: self.unsure }
     }
-
-    fn wait(&mut self, look: &Look) -> Turn {
-        let watch = |it: &What| self.store.wake.watch(it.clone(), look.revision + 1);
-        self.watches = look.blockers.iter().map(watch).collect();
-        // The watch is enough; this is for the day on which the store forgets to tell.
-        let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::wait(recheck, Some(look.ahead))
-    }
 }
 
 /// A key that is no claim of ours takes no room.
@@ -374,7 +395,7 @@ impl Place for EtcdPlace {
             self.leave().await?;
             return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
         }
-        self.wanted = look.wanted;
+        (self.wanted, self.seen) = (look.wanted, (look.revision, called_at));
         // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
         let valid_for = self.fresh_proof(&lease, called_at).await;
         if valid_for < lease.ttl / 20 || lease.proof.is_lost() {
@@ -384,16 +405,11 @@ impl Place for EtcdPlace {
     }
 
     async fn changed(&mut self) {
-        let Some(lease) = &self.lease else {
+        let Some(lease) = self.lease.clone() else {
             return std::future::pending().await;
         };
-        let mut watches: Vec<_> = self.watches.iter_mut().map(|it| Box::pin(it.told())).collect();
-        let told = std::future::poll_fn(|cx| {
-            let ready = watches.iter_mut().any(|it| it.as_mut().poll(cx).is_ready());
-            if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-        });
         tokio::select! {
-            () = told => {}
+            () = self.told() => {}
             () = lease.proof.when_lost() => {}
         }
     }
@@ -408,7 +424,7 @@ impl Place for EtcdPlace {
             return Ok(Renewal::Lost);
         }
         // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
-        if self.is_told() {
+        if self.wanted || self.may_have_changed() {
             // No longer than a share of what is left: then there is time for another connection, and another node.
             let left = lease.proof.proven_until() - called_at;
             let patience = self.store.connection.patience().min(left / 5);
@@ -416,9 +432,7 @@ impl Place for EtcdPlace {
                 self.reset();
                 return Ok(Renewal::Lost);
             };
-            self.wanted = look.wanted;
-            let what = What::Line(self.line.clone(), range_end(&self.line));
-            self.watches = vec![self.store.wake.watch(what, look.revision + 1)];
+            self.listen_inside(&look, called_at);
         }
         // What the heartbeat of all has proven is ours as well; a stale proof is waited for.
         let valid_for = self.fresh_proof(&lease, called_at).await;
@@ -443,18 +457,35 @@ impl Place for EtcdPlace {
         self.lease = None;
         Ok(())
     }
-}
 
-/// A place that is dropped without a word, because its caller and its keeper are gone, leaves by itself.
-impl Drop for EtcdPlace {
-    fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        if lease.names.is_shared(&self.line, self.claim.id) {
-            return lease.names.give_back(&self.line, self.claim.id);
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        let (until, Some(lease)) = (self.now().after(span), self.lease.clone()) else { return Ok(()) };
+        // Whoever waits has nothing to keep.
+        if self.counter.is_none() {
+            return Ok(());
         }
-        let parting = self.parting(lease);
+        let (connection, parting) = (self.store.connection.clone(), self.parting(lease));
+        if !linger::keep(&connection, &parting, span).await? {
+            return self.leave().await;
+        }
+        (self.unsure, self.lease) = (false, None);
         self.reset();
-        let (connection, store) = (self.store.connection.clone(), Arc::downgrade(&self.store));
-        connection.clone().driver.spawn(parting.by_itself(connection, store));
+        let store = Arc::downgrade(&self.store);
+        connection.clone().driver.spawn(linger::leave_at(until, parting, connection, store));
+        Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        let (Some(lease), Some(counter)) = (self.lease.clone(), self.counter) else { return Ok(false) };
+        self.claim.load = load;
+        // Others are of interest to a reader.
+        self.watches.clear();
+        let (connection, parting) = (self.store.connection.clone(), self.parting(lease));
+        let Some(revision) = lower::rewrite(&connection, &parting, &self.claim, counter).await? else {
+            self.reset();
+            return Ok(false);
+        };
+        self.store.grants.rewrote(self.claim.id, revision);
+        Ok(true)
     }
 }

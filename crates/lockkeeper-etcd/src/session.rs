@@ -130,27 +130,21 @@ async fn ask(connection: Arc<Connection>, class: Arc<Class>, seconds: i64) -> Re
 
 async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
     let asked_at = connection.clock.now();
-    let grant = LeaseGrantRequest { ttl: seconds, id: 0 };
-    let call = |channel, request| async move { LeaseClient::new(channel).lease_grant(request).await };
-    let granted = connection.call(grant, call).await.map_err(|it| fault::from_status(ASKING, &it))?;
-    let ttl = u64::try_from(granted.ttl).ok().filter(|it| *it != 0 && granted.error.is_empty());
-    let Some(ttl) = ttl.map(Duration::from_secs) else {
-        return Err(Fault::transient(NAME, ASKING, granted.error));
-    };
-    let marker = Bytes::from(format!("{}/sessions/{:016x}", connection.options.prefix, granted.id));
-    let mark = TxnRequest { success: vec![put(&marker, "", granted.id)], ..TxnRequest::default() };
+    let (id, ttl) = grant_id(connection, seconds).await?;
+    let marker = Bytes::from(format!("{}/sessions/{:016x}", connection.options.prefix, id));
+    let mark = TxnRequest { success: vec![put(&marker, "", id)], ..TxnRequest::default() };
     let marked = connection.txn(mark).await.map_err(|it| fault::from_status(ASKING, &it));
     let enough = long_enough(connection, ttl).await;
     let marked = match (marked, enough) {
         (Ok(marked), Ok(())) => marked,
         (Err(fault), _) | (_, Err(fault)) => {
             // Nobody will use it.
-            revoke_id(connection, granted.id).await;
+            revoke_id(connection, id).await;
             return Err(fault);
         }
     };
     Ok(Lease {
-        id: granted.id,
+        id,
         ttl,
         marker,
         names: Names::default(),
@@ -158,6 +152,18 @@ async fn grant(connection: &Connection, seconds: i64) -> Result<Lease> {
         epoch: Mutex::new(marked.revision()),
         proof: Proof::until(asked_at.after(ttl)),
     })
+}
+
+/// A bare lease of so many seconds, and what the server made of them.
+pub(crate) async fn grant_id(connection: &Connection, seconds: i64) -> Result<(i64, Duration)> {
+    let grant = LeaseGrantRequest { ttl: seconds, id: 0 };
+    let call = |channel, request| async move { LeaseClient::new(channel).lease_grant(request).await };
+    let granted = connection.call(grant, call).await.map_err(|it| fault::from_status(ASKING, &it))?;
+    let ttl = u64::try_from(granted.ttl).ok().filter(|it| *it != 0 && granted.error.is_empty());
+    match ttl {
+        Some(ttl) => Ok((granted.id, Duration::from_secs(ttl))),
+        None => Err(Fault::transient(NAME, ASKING, granted.error)),
+    }
 }
 
 /// A ttl that the network is too slow for is refused in words: its lock would be lost again and again.
@@ -217,7 +223,7 @@ pub(crate) async fn revoke(connection: &Connection, lease: &Lease) {
     lease.proof.lose();
 }
 
-async fn revoke_id(connection: &Connection, id: i64) {
+pub(crate) async fn revoke_id(connection: &Connection, id: i64) {
     let call = |channel, request| async move { LeaseClient::new(channel).lease_revoke(request).await };
     // If it is not heard the lease ends by its ttl.
     let _ = connection.call(LeaseRevokeRequest { id }, call).await;

@@ -65,6 +65,12 @@ pub(crate) fn touch(key: &Bytes) -> RequestOp {
     RequestOp { request: Some(request_op::Request::RequestPut(put)) }
 }
 
+/// Put a key under another lease: its value stays.
+pub(crate) fn move_to(key: &Bytes, lease: i64) -> RequestOp {
+    let put = PutRequest { key: key.clone(), lease, ignore_value: true, ..PutRequest::default() };
+    RequestOp { request: Some(request_op::Request::RequestPut(put)) }
+}
+
 pub(crate) fn delete(key: &Bytes) -> RequestOp {
     let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
     RequestOp { request: Some(request_op::Request::RequestDeleteRange(delete)) }

@@ -1,4 +1,4 @@
-//! Whether this process was forked since a moment that was noted before.
+//! Whether this process was forked since a moment that was noted before, and a call when it ends.
 //!
 //! A fork copies memory but not threads, and connections are shared by both sides. Whoever keeps either must
 //! notice. Asking the system for the process id at every call costs more than an in-process lock; a handler that
@@ -7,8 +7,8 @@
 //! Forks made by `fork` of the C library are seen (that is Python's, Ruby's, a daemon's and `nix`'s). A raw `clone`
 //! system call that goes past the library is not.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// How many forks lie between this process and the first that watched. Changed only in a child that has one thread.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -53,6 +53,40 @@ impl Origin {
     /// Its process id.
     pub const fn pid(self) -> u32 {
         self.pid
+    }
+}
+
+/// How many forks lie between this process and the first that asked. Takes no lock, so that it can be asked anywhere.
+///
+/// ```
+/// assert_eq!(lockkeeper_fork::forks(), 0);
+/// ```
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// What is called when the process ends.
+static AT_EXIT: OnceLock<fn()> = OnceLock::new();
+
+/// Call this when the process ends normally: when `main` returns or panics, or at `std::process::exit`. Not when it is
+/// killed or aborts. The first call counts; a fork inherits it. The thread-locals of the ending thread may be gone by then.
+///
+/// ```
+/// lockkeeper_fork::at_exit(|| println!("goodbye"));
+/// ```
+pub fn at_exit(call: fn()) {
+    if AT_EXIT.set(call).is_ok() {
+        // SAFETY: `on_exit` is a plain function that lives as long as the program. The call has no other requirement; it
+        // fails only for lack of memory, and then nothing is called, as without it.
+        unsafe {
+            libc::atexit(on_exit);
+        }
+    }
+}
+
+extern "C" fn on_exit() {
+    if let Some(call) = AT_EXIT.get() {
+        call();
     }
 }
 

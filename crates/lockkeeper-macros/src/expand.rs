@@ -15,7 +15,10 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned as _;
-use syn::{Block, Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type};
+use syn::{
+    Block, Error, Expr, ExprLit, FnArg, GenericArgument, ItemFn, Lit, Pat, PathArguments, Result, ReturnType,
+    Type,
+};
 
 use crate::options::Options;
 
@@ -48,11 +51,23 @@ pub(crate) fn expand(options: &Options, function: &ItemFn) -> Result<TokenStream
 fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
     let (key, request, locker) = (&answer.key, &answer.request, &answer.locker);
-    let asked = if options.attempt {
-        quote!({ #key #request.attempt() }.await.and_then(#lk::__private::tried))
-    } else {
+    let asked = match (options.is_plain(), options.attempt) {
+        (true, true) => quote!({ #key #request.attempt() }.await.and_then(#lk::__private::tried)),
         // Pinned where it is made: awaiting it by value would keep room for it twice.
-        quote!(::core::pin::pin!({ #key #request }).await)
+        (true, false) => quote!(::core::pin::pin!({ #key #request }).await),
+        (false, attempt) => {
+            let answered = if attempt {
+                quote!(it.attempt().await.and_then(#lk::__private::tried))
+            } else {
+                quote!(it.await)
+            };
+            quote! {
+                match { #key #request } {
+                    ::core::result::Result::Ok(it) => #answered,
+                    ::core::result::Result::Err(it) => ::core::result::Result::Err(it),
+                }
+            }
+        }
     };
     let (on_refusal, on_loss, hint) = (answer.on_refusal(), answer.on_loss(), answer.hint());
     // The statements without their braces: around a body of one line the compiler finds them unnecessary, and says so
@@ -89,10 +104,12 @@ fn awaiting(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> T
 fn blocking(answer: &Answer<'_>, bind: Option<&TokenStream>, block: &Block) -> TokenStream {
     let Answer { options, lk, .. } = answer;
     let (key, request, locker) = (&answer.key, &answer.request, &answer.locker);
-    let asked = if options.attempt {
-        quote!(#request.attempt().blocking().and_then(#lk::__private::tried))
-    } else {
-        quote!(#request.blocking())
+    let tried = quote!(attempt().blocking().and_then(#lk::__private::tried));
+    let asked = match (options.is_plain(), options.attempt) {
+        (true, true) => quote!(#request.#tried),
+        (true, false) => quote!(#request.blocking()),
+        (false, true) => quote!(#request.and_then(|it| it.#tried)),
+        (false, false) => quote!(#request.and_then(|it| it.blocking())),
     };
     let (on_refusal, on_loss) = (answer.on_refusal(), answer.on_loss());
     let arrow = answer.known.as_ref().map(|it| quote!(-> #it));
@@ -218,18 +235,46 @@ fn key(options: &Options, lk: &TokenStream) -> TokenStream {
             quote!(::core::option::Option::Some(#text))
         },
     );
-    let words = match (&options.format, &options.name, &options.key) {
-        (Some((text, arguments)), ..) => {
-            quote_spanned!(text.span()=> ::core::format_args!(#text #(, #arguments)*))
-        }
-        (None, Some(name), Some(key)) => {
+    let made = |words: TokenStream| quote!(#lk::__private::key(#system, #words));
+    let format = |(text, arguments): &(syn::LitStr, Vec<syn::Expr>)| {
+        made(quote_spanned!(text.span()=> ::core::format_args!(#text #(, #arguments)*)))
+    };
+    let key = match (&options.formats[..], &options.name, &options.key) {
+        ([one], ..) => format(one),
+        ([], Some(name), Some(key)) => {
             // `{}` of the key alone carries the key's span, so that a missing `Display` is shown there.
             let key = quote_spanned!(key.span()=> ::core::format_args!("{}", #key));
-            quote!(::core::format_args!("{}:{}", #name, #key))
+            made(quote!(::core::format_args!("{}:{}", #name, #key)))
         }
-        (None, name, _) => quote!(::core::format_args!("{}", #name)),
+        ([], name, _) => made(quote!(::core::format_args!("{}", #name))),
+        (several, ..) => {
+            let keys = several.iter().map(format);
+            quote!([#(#keys),*])
+        }
     };
-    quote!(let __lockkeeper_key = #lk::__private::key(#system, #words);)
+    let note = note(options);
+    quote!(let __lockkeeper_key = #key; #note)
+}
+
+/// What is shown to whoever lists the locks: a format string as the lock's name is, or any expression that becomes a text.
+fn note(options: &Options) -> Option<TokenStream> {
+    let note = options.note.as_ref()?;
+    let text = match note {
+        // Not `format!`, of which lints say that a text without arguments needs none.
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
+            quote_spanned!(text.span()=> ::std::fmt::format(::core::format_args!(#text)))
+        }
+        note => quote_spanned!(note.span()=> ::core::convert::Into::<::std::string::String>::into(#note)),
+    };
+    Some(quote!(let __lockkeeper_note: ::std::string::String = #text;))
+}
+
+/// What is asked beside the spans, as calls of a request of any kind.
+fn wishes(options: &Options) -> TokenStream {
+    let at_least = options.at_least.as_ref().map(|it| quote!(.hold_at_least(#it)));
+    let warm = options.warm.map(|it| if it { quote!(.warm()) } else { quote!(.cold()) });
+    let note = options.note.as_ref().map(|_| quote!(.note(__lockkeeper_note)));
+    quote!(#at_least #warm #note)
 }
 
 /// What is asked of the locker.
@@ -238,14 +283,20 @@ fn request(options: &Options, lk: &TokenStream) -> TokenStream {
         let none = || quote!(::core::option::Option::None);
         it.as_ref().map_or_else(none, |it| quote!(::core::option::Option::Some(#it)))
     });
-    quote! {
-        #lk::__private::request(
-            &__lockkeeper_owner,
-            __lockkeeper_locker,
-            __lockkeeper_key,
-            #lk::__private::Spans { wait: #wait, ttl: #ttl, max_hold: #max_hold },
-        )
-    }
+    let spans = quote!(#lk::__private::Spans { wait: #wait, ttl: #ttl, max_hold: #max_hold });
+    let who = quote!(&__lockkeeper_owner, __lockkeeper_locker, __lockkeeper_key);
+    let wishes = wishes(options);
+    let asked = match &options.permits {
+        _ if options.formats.len() > 1 => quote!(#lk::__private::several(#who, #spans)),
+        Some(permits) => {
+            let permits = quote_spanned!(permits.span()=> { let it: (u32, u32) = #permits; it });
+            quote!(#lk::__private::permits(#who, #permits, #spans))
+        }
+        None if options.shared => quote!(#lk::__private::shared(#who, #spans)),
+        None => return quote!(#lk::__private::request(#who, #spans) #wishes),
+    };
+    // Of these a key that is none is noticed at once.
+    if wishes.is_empty() { asked } else { quote!(#asked.map(|it| it #wishes)) }
 }
 
 /// What the function asks, and what it answers without its body.

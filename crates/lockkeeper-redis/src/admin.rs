@@ -1,10 +1,12 @@
 //! The operator's view: who holds what, who waits, and breaking a lock by hand.
 
-use lockkeeper_core::Key;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use lockkeeper_core::backend::{Fault, Result};
-use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::{Fence, Key};
 use redis::{Cmd, Value};
 
+use crate::options::Deployment;
 use crate::script::{Call, Script};
 use crate::{Redis, doctor, fault, naming, record};
 
@@ -14,31 +16,34 @@ const BREAKING: &str = "breaking the lock";
 
 /// Keys looked at per step of a listing.
 const SCAN_COUNT: u32 = 512;
+/// Locks looked at by one script: many, so that a trip is worth it, and not so many that others wait for long.
+const LOOKED_AT: usize = 256;
+/// Such scripts that are under way at a time: while one is read the next is served.
+const UNDER_WAY: usize = 4;
 
 impl Inspect for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let mut infos = Vec::new();
-        for main in self.all_keys().await? {
-            let Some(tag) = naming::tag_of(&self.options().prefix, &main) else { continue };
-            let info = self.look_at(LISTING, &main, tag).await?;
-            infos.extend(info.filter(|it| it.key.as_str().starts_with(prefix)));
-        }
+        let groups = self.grouped(self.all_keys().await?);
+        let looks = stream::iter(groups.into_iter().map(|(tag, mains)| self.look_at(LISTING, mains, tag)));
+        let found: Vec<Vec<LockInfo>> = looks.buffered(UNDER_WAY).try_collect().await?;
+        let mut infos: Vec<LockInfo> =
+            found.into_iter().flatten().filter(|it| it.key.as_str().starts_with(prefix)).collect();
         infos.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(infos)
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
         let (main, tag) = self.0.main_key(key);
-        self.look_at(SHOWING, &main, tag).await
+        Ok(self.look_at(SHOWING, vec![main], tag).await?.into_iter().next())
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        let (main, tag) = self.0.main_key(key);
-        let call = Call { keys: &[&main, &self.0.mark_key(tag)], args: &[] };
-        let answer = self.run(BREAKING, tag, &self.0.scripts().break_lock, &call).await?;
-        let (now, records) = opened(BREAKING, answer)?;
-        let lost = records.iter().filter_map(|it| record::read(bytes(it)?, now));
-        Ok(lost.map(|(_, occupant)| occupant).collect())
+        self.take_away(key, None).await
+    }
+
+    async fn break_holder(&self, key: &Key, fence: Fence) -> Result<Broken> {
+        let lost = self.take_away(key, Some(fence)).await?;
+        Ok(lost.into_iter().next().map_or(Broken::Changed, Broken::Lost))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
@@ -47,31 +52,54 @@ impl Inspect for Redis {
 }
 
 impl Redis {
-    async fn run(&self, doing: &'static str, tag: u8, script: &Script, call: &Call<'_>) -> Result<Value> {
+    pub(crate) async fn run(
+        &self,
+        doing: &'static str,
+        tag: u8,
+        script: &Script,
+        call: &Call<'_>,
+    ) -> Result<Value> {
         let desk = self.0.desk(doing)?;
         desk.commands.call(doing, tag, script, call, self.options().timeout).await.answer
     }
 
-    async fn look_at(&self, doing: &'static str, main: &str, tag: u8) -> Result<Option<LockInfo>> {
-        let answer = self.run(doing, tag, &self.0.scripts().show, &Call { keys: &[main], args: &[] }).await?;
-        let (now, parts) = opened(doing, answer)?;
-        let Some((Value::Int(holders), records)) = parts.split_first() else {
-            return Ok(None);
-        };
-        let read: Vec<_> = records.iter().filter_map(|it| record::read(bytes(it)?, now)).collect();
-        let Some((key, _)) = read.first() else {
-            return Ok(None);
-        };
-        let key = key.clone();
-        let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
-        let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
-        Ok(Some(LockInfo::new(key, occupants, waiters)))
+    /// Take the lock away from all who hold it, or from the one with this fence.
+    async fn take_away(&self, key: &Key, only: Option<Fence>) -> Result<Vec<Occupant>> {
+        let (main, tag) = self.0.main_key(key);
+        let only = only.map_or(String::new(), |it| it.counter().to_string());
+        let call = Call { keys: &[&main, &self.0.mark_key(tag)], args: &[only.as_bytes()] };
+        let answer = self.run(BREAKING, tag, &self.0.scripts().break_lock, &call).await?;
+        let (now, records) = opened(BREAKING, answer)?;
+        let lost = records.iter().filter_map(|it| record::read(bytes(it)?, now));
+        Ok(lost.map(|(_, occupant)| occupant).collect())
+    }
+
+    /// Those of these locks, all of this tag on a cluster, that somebody holds or waits for.
+    async fn look_at(&self, doing: &'static str, mains: Vec<String>, tag: u8) -> Result<Vec<LockInfo>> {
+        let keys: Vec<&str> = mains.iter().map(String::as_str).collect();
+        let answer = self.run(doing, tag, &self.0.scripts().show, &Call { keys: &keys, args: &[] }).await?;
+        let (now, locks) = opened(doing, answer)?;
+        Ok(locks.iter().filter_map(|it| lock(it, now)).collect())
+    }
+
+    /// The keys of locks, sorted, in groups that can share a script: on a cluster only those of one tag can.
+    fn grouped(&self, keys: Vec<String>) -> Vec<(u8, Vec<String>)> {
+        let apart = self.options().deployment == Deployment::Cluster;
+        let mut groups: Vec<(u8, Vec<String>)> = Vec::new();
+        for key in keys {
+            let Some(tag) = naming::tag_of(&self.options().prefix, &key) else { continue };
+            match groups.last_mut() {
+                Some((of, mains)) if (!apart || *of == tag) && mains.len() < LOOKED_AT => mains.push(key),
+                _ => groups.push((tag, vec![key])),
+            }
+        }
+        groups
     }
 
     /// The keys of all locks, on a cluster those of every primary.
     async fn all_keys(&self) -> Result<Vec<String>> {
         let (mut keys, desk) = (Vec::new(), self.0.desk(LISTING)?);
-        for (_, mut live) in desk.commands.servers(LISTING).await? {
+        for (_, live) in desk.commands.servers(LISTING).await? {
             let mut cursor = 0;
             loop {
                 let command = scan(&naming::pattern(&self.options().prefix), cursor);
@@ -90,6 +118,17 @@ impl Redis {
         keys.dedup();
         Ok(keys)
     }
+}
+
+/// One lock of an answer; `None` if nobody holds it or waits for it.
+fn lock(parts: &Value, now: u64) -> Option<LockInfo> {
+    let Value::Array(parts) = parts else { return None };
+    let Some((Value::Int(holders), records)) = parts.split_first() else { return None };
+    let read: Vec<_> = records.iter().filter_map(|it| record::read(bytes(it)?, now)).collect();
+    let key = read.first()?.0.clone();
+    let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
+    let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
+    Some(LockInfo::new(key, occupants, waiters))
 }
 
 fn scan(pattern: &str, cursor: u64) -> Cmd {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::{Batch, pieces};
 use redis::Value;
 use tokio::sync::oneshot;
 
-use crate::batch::{Batch, pieces};
 use crate::connection::Asked;
 use crate::fault;
 use crate::place::digits;
@@ -37,15 +37,15 @@ pub(crate) struct Bulk {
 
 #[derive(Debug)]
 struct Take {
-    main: String,
+    main: Arc<str>,
     record: Vec<u8>,
-    ttl: Vec<u8>,
+    ttl_ms: u64,
     answer: oneshot::Sender<Asked<Option<i64>>>,
 }
 
 #[derive(Debug)]
 struct Leave {
-    main: String,
+    main: Arc<str>,
     id: [u8; 16],
     answer: oneshot::Sender<Asked<bool>>,
 }
@@ -78,12 +78,12 @@ impl Bulk {
     pub(crate) async fn take(
         &self,
         way: &Way<'_>,
-        main: &str,
+        main: &Arc<str>,
         record: &[u8],
-        ttl: &[u8],
+        ttl_ms: u64,
     ) -> Asked<Option<i64>> {
         let (answer, told) = oneshot::channel();
-        let take = Take { main: main.to_owned(), record: record.to_vec(), ttl: ttl.to_vec(), answer };
+        let take = Take { main: main.clone(), record: record.to_vec(), ttl_ms, answer };
         if let Some(gatherer) = self.takes.add(take) {
             let batches = pieces(gatherer.gather().await, SIZE);
             join_all(batches.into_iter().map(|it| self.send_takes(way, it))).await;
@@ -94,9 +94,13 @@ impl Bulk {
     async fn send_takes(&self, way: &Way<'_>, takes: Vec<Take>) {
         let mut buffer = [0; 20];
         let mut keys = vec![way.mark];
-        keys.extend(takes.iter().map(|it| it.main.as_str()));
-        let mut args = vec![digits(way.floor, &mut buffer)];
-        args.extend(takes.iter().flat_map(|it| [it.record.as_slice(), it.ttl.as_slice()]));
+        keys.extend(takes.iter().map(|it| &*it.main));
+        let mut ttls = vec![[0; 20]; takes.len()];
+        let mut args = Vec::with_capacity(1 + 2 * takes.len());
+        args.push(digits(way.floor, &mut buffer));
+        for (take, ttl) in takes.iter().zip(&mut ttls) {
+            args.extend([take.record.as_slice(), digits(take.ttl_ms, ttl)]);
+        }
         let Asked { answer, in_doubt, sent_at } = self.call(way, &self.scripts.turns, &keys, &args).await;
         let counters = match answer {
             Ok(Value::Array(counters)) if counters.len() == takes.len() => Ok(counters),
@@ -118,9 +122,9 @@ impl Bulk {
     }
 
     /// Give a lock back if nobody waits for it: whether that is done, or `leave` must be asked.
-    pub(crate) async fn leave(&self, way: &Way<'_>, main: &str, id: [u8; 16]) -> Asked<bool> {
+    pub(crate) async fn leave(&self, way: &Way<'_>, main: &Arc<str>, id: [u8; 16]) -> Asked<bool> {
         let (answer, told) = oneshot::channel();
-        let leave = Leave { main: main.to_owned(), id, answer };
+        let leave = Leave { main: main.clone(), id, answer };
         if let Some(gatherer) = self.leaves.add(leave) {
             let batches = pieces(gatherer.gather().await, SIZE);
             join_all(batches.into_iter().map(|it| self.send_leaves(way, it))).await;
@@ -129,7 +133,7 @@ impl Bulk {
     }
 
     async fn send_leaves(&self, way: &Way<'_>, leaves: Vec<Leave>) {
-        let keys: Vec<&str> = leaves.iter().map(|it| it.main.as_str()).collect();
+        let keys: Vec<&str> = leaves.iter().map(|it| &*it.main).collect();
         let args: Vec<&[u8]> = leaves.iter().map(|it| it.id.as_slice()).collect();
         let Asked { answer, in_doubt, sent_at } = self.call(way, &self.scripts.leaves, &keys, &args).await;
         let digits = match answer {

@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use crate::dial::{Goal, SharedDialer};
 use crate::fault;
 use crate::joint::Joint;
+use crate::lone::Lone;
 use crate::node::Server;
 use crate::pulse::Pulse;
 use crate::script::{Call, Script};
@@ -38,6 +39,8 @@ struct Supervised {
     goal: Goal,
     /// Who hears what comes on this connection, if anybody.
     ear: Option<Ear>,
+    /// Whether callers come one by one and wait for their answers.
+    for_calls: bool,
     /// The runtime where the connection lives.
     home: Handle,
     live: Mutex<Option<Live>>,
@@ -50,11 +53,11 @@ struct Supervised {
 /// An open connection and what is known about it.
 #[derive(Clone)]
 pub(crate) struct Live {
-    wire: MultiplexedConnection,
     state: Arc<State>,
 }
 
 struct State {
+    wire: MultiplexedConnection,
     broken: Arc<AtomicBool>,
     /// How often the primary had changed when this was opened.
     switches: u64,
@@ -63,6 +66,8 @@ struct State {
     /// How long it took to open: answers may take as long.
     took: Duration,
     pulse: Arc<Pulse>,
+    /// For whoever is alone.
+    lone: Option<Lone>,
     ear: Option<Ear>,
     /// Who is at the other end, when somebody asked last.
     server: Mutex<Option<Server>>,
@@ -91,11 +96,19 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    pub(crate) fn new(dialer: SharedDialer, goal: Goal, ear: Option<Ear>, home: Handle) -> Self {
+    /// `for_calls` says that callers wait for their answers one by one, so that each may be alone.
+    pub(crate) fn new(
+        dialer: SharedDialer,
+        goal: Goal,
+        ear: Option<Ear>,
+        for_calls: bool,
+        home: Handle,
+    ) -> Self {
         Link(Arc::new(Supervised {
             dialer,
             goal,
             ear,
+            for_calls,
             home,
             live: Mutex::default(),
             opening: Joint::default(),
@@ -152,7 +165,7 @@ impl Link {
             Err(fault) => return Tried::NotSent(fault),
         };
         let sent_at = self.0.dialer.clock.now();
-        let answer = live.clone().eval(script, call, patience, false).await;
+        let answer = live.eval(script, call, patience, false).await;
         live.judge(answer, sent_at)
     }
 }
@@ -190,9 +203,10 @@ impl Supervised {
         let begun = Arc::new(AtomicBool::new(false));
         *locked(&self.begun) = Some(begun.clone());
         let (dialer, goal, ear) = (self.dialer.clone(), self.goal.clone(), self.ear.clone());
+        let home = self.for_calls.then(|| self.home.clone());
         let mut task = self.home.spawn(async move {
             begun.store(true, Ordering::Release);
-            dial(&dialer, &goal, ear).await
+            dial(&dialer, &goal, ear, home).await
         });
         let mut opened = within(clock, START_MAX, &mut task).await;
         if opened.is_none() && self.is_stuck() {
@@ -228,19 +242,27 @@ fn connecting(what: &str) -> Fault {
     Fault::transient(fault::NAME, "connecting", what)
 }
 
-async fn dial(dialer: &SharedDialer, goal: &Goal, ear: Option<Ear>) -> RedisResult<Live> {
+/// `home` is where a socket for lone callers may be opened, too.
+async fn dial(
+    dialer: &SharedDialer,
+    goal: &Goal,
+    ear: Option<Ear>,
+    home: Option<Handle>,
+) -> RedisResult<Live> {
     let (began, switches) = (dialer.clock.now(), dialer.switches());
     let broken = Arc::new(AtomicBool::new(false));
     let channel = ear.as_ref().and_then(|it| it.channel.clone());
-    let mut wire = dialer.reach(goal, ear.clone().map(|it| it.tap(broken.clone()))).await?;
+    let (mut wire, host) = dialer.reach(goal, ear.clone().map(|it| it.tap(broken.clone()))).await?;
     if let Some(channel) = channel {
         wire.subscribe(channel).await?;
     }
     let grants_from = dialer.grants_from(&mut wire).await?;
     let took = dialer.clock.now() - began;
     let pulse = Pulse::new(dialer.options.timeout + dialer.options.replicas_timeout);
-    let state = State { broken, switches, grants_from, took, pulse, ear, server: Mutex::default() };
-    Ok(Live { wire, state: Arc::new(state) })
+    let lone = home.and_then(|it| Lone::new(dialer, host, it));
+    let state =
+        State { wire, broken, switches, grants_from, took, pulse, lone, ear, server: Mutex::default() };
+    Ok(Live { state: Arc::new(state) })
 }
 
 /// One sending of a call.
@@ -284,26 +306,35 @@ impl Live {
     }
 
     /// Send one command and wait for its answer as long as the connection does not stay silent for `patience`.
-    pub(crate) async fn send(&mut self, command: &Cmd, patience: Duration) -> RedisResult<Value> {
-        let (pulse, patience) = (self.state.pulse.clone(), patience.max(self.state.took));
-        pulse.bear(patience, self.wire.req_packed_command(command)).await?.extract_error()
+    pub(crate) async fn send(&self, command: &Cmd, patience: Duration) -> RedisResult<Value> {
+        let mut connection = self.state.wire.clone();
+        self.bear(patience, connection.req_packed_command(command)).await?.extract_error()
     }
 
     /// Send commands one after the other in one piece.
-    pub(crate) async fn send_all(&mut self, commands: &[Cmd], patience: Duration) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn send_all(&self, commands: &[Cmd], patience: Duration) -> RedisResult<Vec<Value>> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipeline.add_command(command.clone());
         }
-        let (pulse, patience) = (self.state.pulse.clone(), patience.max(self.state.took));
-        let answers =
-            pulse.bear(patience, self.wire.req_packed_commands(&pipeline, 0, commands.len())).await?;
-        answers.into_iter().map(Value::extract_error).collect()
+        let mut connection = self.state.wire.clone();
+        let answers = connection.req_packed_commands(&pipeline, 0, commands.len());
+        self.bear(patience, answers).await?.into_iter().map(Value::extract_error).collect()
+    }
+
+    /// Wait for an answer as long as the connection does not stay silent for `patience`.
+    async fn bear<T>(
+        &self,
+        patience: Duration,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        let State { pulse, took, .. } = &*self.state;
+        pulse.bear(patience.max(*took), answer).await
     }
 
     /// Run a script. `asking` is for a slot that is being moved to this server.
     pub(crate) async fn eval(
-        &mut self,
+        &self,
         script: &Script,
         call: &Call<'_>,
         patience: Duration,
@@ -318,9 +349,13 @@ impl Live {
         }
     }
 
-    async fn send_asking(&mut self, command: Cmd, patience: Duration, asking: bool) -> RedisResult<Value> {
+    async fn send_asking(&self, command: Cmd, patience: Duration, asking: bool) -> RedisResult<Value> {
         if !asking {
-            return self.send(&command, patience).await;
+            let alone = self.state.lone.as_ref().filter(|_| self.state.pulse.is_idle()).and_then(Lone::take);
+            return match alone {
+                Some(mut trip) => trip.ask(&command, patience.max(self.state.took)).await,
+                None => self.send(&command, patience).await,
+            };
         }
         let mut first = Cmd::new();
         first.arg("ASKING");

@@ -1,7 +1,7 @@
 //! A desk: the connections that live on one runtime, and the name by which messages find it.
 //!
 //! ```text
-//!  commands   turn, leave and the messages of the wake channel
+//!  commands   turn, leave and the messages of the wake channel; beside it a socket for whoever is alone
 //!  ears       cluster only: sharded wake channels, apart from the commands, because the client library
 //!             takes an unsubscription that the server decided on for the answer to a command
 //!  renewals   apart from the commands, which may queue; used on the keeper's own thread only
@@ -85,16 +85,16 @@ impl Desk {
         let bells = (!cluster).then(|| office.bells.clone());
         let ear = Ear { bells, channel, deaf: broken.clone() };
         let silent = Ear { bells: None, channel: None, deaf: broken.clone() };
-        let road = |ear| Road::new(dialer, ear, &home, &broken);
+        let road = |ear, for_calls| Road::new(dialer, Some(ear), for_calls, &home, &broken);
         let ears = cluster.then(|| Ears::new(office, &home, process.clone()));
         Ok(Desk {
             process,
-            commands: road(Some(ear)),
+            commands: road(ear, true),
             bulk: (!cluster).then(|| Bulk::new(office.scripts.clone())),
             ears,
-            renewals: Renewals::new(road(Some(silent.clone())), office.scripts.clone(), cluster),
+            renewals: Renewals::new(road(silent.clone(), false), office.scripts.clone(), cluster),
             sync: (options.replicas != Replicas::None)
-                .then(|| Sync::new(road(Some(silent)), dialer.clone(), office.scripts.clone())),
+                .then(|| Sync::new(road(silent, false), dialer.clone(), office.scripts.clone())),
             home,
         })
     }
@@ -135,7 +135,7 @@ impl Ears {
         });
         let ear = Ear { bells: Some(office.bells.clone()), channel: None, deaf: deaf.clone() };
         let options = &office.dialer.options;
-        let road = Road::new(&office.dialer, Some(ear), home, &deaf);
+        let road = Road::new(&office.dialer, Some(ear), false, home, &deaf);
         Ears { road, prefix: options.prefix.clone(), process, timeout: options.timeout, heard }
     }
 
@@ -152,7 +152,7 @@ impl Ears {
         let mut command = Cmd::new();
         command.arg("SSUBSCRIBE").arg(naming::channel(&self.prefix, Some(tag), &self.process));
         for _ in 0..MOVES_MAX {
-            let mut live = self.road.open(doing, tag).await?;
+            let live = self.road.open(doing, tag).await?;
             match live.send(&command, self.timeout).await {
                 Ok(_) => {
                     locked(&self.heard).insert(tag);

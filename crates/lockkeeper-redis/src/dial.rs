@@ -1,5 +1,6 @@
 //! Opening connections: to a server, to the primary that sentinels name, to a cluster; with or without TLS.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
 };
+use tokio::net::TcpStream;
 
 use crate::fault;
 use crate::options::{Deployment, Host, RedisOptions, Secret};
@@ -83,16 +85,21 @@ impl Dialer {
         self.options.connect_timeout + self.options.timeout.saturating_mul(2)
     }
 
-    /// Connect to the server that is meant.
-    pub(crate) async fn reach(&self, goal: &Goal, tap: Option<Tap>) -> RedisResult<MultiplexedConnection> {
-        match (goal, &self.options.deployment) {
-            (Goal::Node(host), _) => self.server(host, None, tap).await,
+    /// Connect to the server that is meant, and tell which that is.
+    pub(crate) async fn reach(
+        &self,
+        goal: &Goal,
+        tap: Option<Tap>,
+    ) -> RedisResult<(MultiplexedConnection, Host)> {
+        let host = match (goal, &self.options.deployment) {
             (Goal::Primary, Deployment::Sentinel { service }) => {
                 let host = self.elected(service).await?;
-                self.server_that_leads(&host, tap).await
+                return Ok((self.server_that_leads(&host, tap).await?, host));
             }
-            (Goal::Primary, _) => self.server(&self.options.hosts[0], None, tap).await,
-        }
+            (Goal::Node(host), _) => host,
+            (Goal::Primary, _) => &self.options.hosts[0],
+        };
+        Ok((self.server(host, None, tap).await?, host.clone()))
     }
 
     /// The primary that more than half of the named sentinels name.
@@ -242,14 +249,24 @@ impl Dialer {
 
     /// No delay, and no silence for longer than a lease may last: a peer that vanished must be noticed.
     fn tcp(&self) -> TcpSettings {
-        let keepalive = socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(10))
-            .with_interval(Duration::from_secs(3))
-            .with_retries(3);
-        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive());
         #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-        let settings = settings.set_user_timeout(self.options.timeout.saturating_mul(4));
+        let settings = settings.set_user_timeout(self.user_timeout());
         settings
+    }
+
+    /// The same for a socket of our own.
+    pub(crate) fn keep_alive(&self, stream: &TcpStream) -> io::Result<()> {
+        let socket = socket2::SockRef::from(stream);
+        socket.set_tcp_keepalive(&keepalive())?;
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        socket.set_tcp_user_timeout(Some(self.user_timeout()))?;
+        Ok(())
+    }
+
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    fn user_timeout(&self) -> Duration {
+        self.options.timeout.saturating_mul(4)
     }
 
     #[cfg(feature = "tls")]
@@ -292,6 +309,13 @@ impl Dialer {
         let since_start = now.after(guard.saturating_sub(uptime));
         Ok(took_over.map_or(since_start, |it| it.after(guard).max(since_start)))
     }
+}
+
+fn keepalive() -> socket2::TcpKeepalive {
+    socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(3))
+        .with_retries(3)
 }
 
 /// A line `name:value` of `INFO`.

@@ -45,14 +45,14 @@ pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
 }
 
 fn fine(what: String) -> Finding {
-    Finding::fine(what, "nothing to fear here")
+    Finding::fine(what, "ok")
 }
 
 /// Who can read and change what we say to the store.
 fn network(options: &RedisOptions) -> Finding {
     let local = |it: &Host| it.name == "localhost" || it.name == "::1" || it.name.starts_with("127.");
     if options.tls.is_some() || options.hosts.iter().all(local) {
-        return fine(format!("{options}: nobody on the network between can listen"));
+        return fine(format!("{options}: the connection is local or encrypted"));
     }
     Finding::warning(
         format!("{options}: the connection is not encrypted"),
@@ -290,7 +290,7 @@ pub(crate) fn as_time(answer: Value) -> Option<Duration> {
 /// Ask the server, or every primary of a cluster; each answer with the name of who gave it.
 async fn ask_all(store: &Store, command: &Cmd) -> Result<Vec<(String, Value)>> {
     let (mut answers, desk) = (Vec::new(), store.desk(EXAMINING)?);
-    for (name, mut live) in desk.commands.servers(EXAMINING).await? {
+    for (name, live) in desk.commands.servers(EXAMINING).await? {
         let answer = live.send(command, store.options().timeout).await;
         answers.push((name, answer.map_err(|it| live.fault(EXAMINING, it))?));
     }

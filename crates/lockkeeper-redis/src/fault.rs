@@ -10,12 +10,16 @@ pub(crate) const NAME: &str = "redis";
 pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
     let (kind, hint) = meaning(&error);
     let message = match hint {
+        // The parser's own words fill lines and help nobody.
+        _ if error.to_string().contains("Parse error at") => NOT_REDIS.to_owned(),
         Some(hint) => format!("{error}; {hint}"),
         None => error.to_string(),
     };
     Fault::new(kind, NAME, doing, message).with_source(error)
 }
 
+const NOT_REDIS: &str =
+    "the answer is not in the protocol of Redis: is it a Redis server, and does it expect TLS (rediss://)?";
 const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
 
 /// Whether a script met a right that is missing: in the words of Redis 7.0, and of everything newer.
@@ -40,6 +44,9 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
         Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
         Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),
         Some("MISCONF") => return (Transient, Some("the server cannot save to disk")),
+        _ if error.detail().is_some_and(|it| it.starts_with("max number of clients")) => {
+            return (Transient, Some("the server takes no further connection (maxclients)"));
+        }
         _ if error.detail().is_some_and(lacks_right) => return (Permanent, Some(SEE_RIGHTS)),
         _ => {}
     }
@@ -63,4 +70,16 @@ pub(crate) fn is_unanswered(error: &RedisError) -> bool {
 /// Whether the connection is of no use after this answer.
 pub(crate) fn breaks_connection(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "NOAUTH" | "LOADING" | "MASTERDOWN"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_else_than_redis_is_told_in_one_line() {
+        let error = RedisError::from(redis::ParsingError::from("Parse error at 1\nUnexpected `72`"));
+        let said = of("connecting", error).to_string();
+        assert!(said.contains("is it a Redis server") && !said.contains('\n'), "{said}");
+    }
 }

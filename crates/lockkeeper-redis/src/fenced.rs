@@ -2,11 +2,12 @@
 //!
 //! Every access goes through a script that checks and raises the fence and then does the work, in one step of
 //! the server. Reading raises it too: the first access of a new holder must, or an old holder's late write slips in
-//! between its read and its write.
+//! between its read and its write. Those who share a lock raise a second number, which refuses writers that came before
+//! them and no one who shares.
 
 use std::time::Duration;
 
-use lockkeeper_core::{Error, Fence, FencedError, Key};
+use lockkeeper_core::{Error, Fence, FencedError, Key, SharedFence};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, ToRedisArgs};
 
@@ -14,6 +15,9 @@ const GUARD: &str = include_str!("scripts/fenced.lua");
 
 /// What our script says to an old fence: which key, and what its fence is.
 const STALE: &str = "STALEFENCE";
+
+/// How our script is told that a fence is that of one who shares.
+const SHARES: &str = "S";
 
 /// A fence beside each key, in the same hash slot, so that it works on a cluster as well.
 ///
@@ -31,6 +35,33 @@ const STALE: &str = "STALEFENCE";
 ///
 /// let take = fences.script("return redis.call('DECRBY', KEYS[1], ARGV[1])");
 /// let left: i64 = take.call(&mut shop, &[&stock], &["1"], guard.fence()).await?;
+/// # Ok(()) }
+/// ```
+///
+/// Those who share a lock read by [`RedisFences::read`]. Of two living readers neither is refused; whoever wrote before
+/// they read is.
+///
+/// ```no_run
+/// # async fn f(locker: lockkeeper_core::Locker) -> Result<(), Box<dyn std::error::Error>> {
+/// # use lockkeeper_core::Key;
+/// # use lockkeeper_redis::RedisFences;
+/// # let mut shop = redis::Client::open("redis://127.0.0.1/")?.get_multiplexed_async_connection().await?;
+/// # let (fences, stock) = (RedisFences::default(), Key::new("stock:7")?);
+/// let reader = locker.read("stock:7").await?;
+/// let amount: u64 = fences.read(&mut shop, &stock, reader.fence()).await?;
+/// # Ok(()) }
+/// ```
+///
+/// What writes does not take their fence:
+///
+/// ```compile_fail,E0308
+/// # async fn f(locker: lockkeeper_core::Locker) -> Result<(), Box<dyn std::error::Error>> {
+/// # use lockkeeper_core::Key;
+/// # use lockkeeper_redis::RedisFences;
+/// # let mut shop = redis::Client::open("redis://127.0.0.1/")?.get_multiplexed_async_connection().await?;
+/// # let (fences, stock) = (RedisFences::default(), Key::new("stock:7")?);
+/// let reader = locker.read("stock:7").await?;
+/// fences.set(&mut shop, &stock, 8, reader.fence()).await?; // expected `Fence`, found `SharedFence`
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -99,6 +130,23 @@ impl RedisFences {
         self.script("return redis.call('GET', KEYS[1])").call(connection, &[key], &[""; 0], fence).await
     }
 
+    /// Read a string under a lock that is shared. Whoever wrote before is refused from now on; others who share are not.
+    ///
+    /// # Cancel safety
+    /// If dropped, the fence may or may not be raised.
+    ///
+    /// # Errors
+    /// [`FencedError::Stale`] if somebody with a newer lock wrote, or read alone. Otherwise the driver's error.
+    pub async fn read<T: FromRedisValue>(
+        &self,
+        connection: &mut (impl ConnectionLike + Send),
+        key: &Key,
+        fence: SharedFence,
+    ) -> Result<T, FencedError<RedisError>> {
+        let script = self.script("return redis.call('GET', KEYS[1])");
+        script.call_shared(connection, &[key], &[""; 0], fence).await
+    }
+
     /// Write a string, unless our fence is stale. What was there before goes, with its expiry.
     ///
     /// # Cancel safety
@@ -153,6 +201,34 @@ impl FencedScript {
         args: &[impl ToRedisArgs + Sync],
         fence: Fence,
     ) -> Result<T, FencedError<RedisError>> {
+        self.run(connection, keys, args, (fence, "")).await
+    }
+
+    /// The same for a script that only reads, under a lock that is shared. The fences refuse whoever wrote before, and
+    /// no one who shares.
+    ///
+    /// # Cancel safety
+    /// If dropped, the script may or may not have run.
+    ///
+    /// # Errors
+    /// As for [`FencedScript::call`].
+    pub async fn call_shared<T: FromRedisValue>(
+        &self,
+        connection: &mut (impl ConnectionLike + Send),
+        keys: &[&Key],
+        args: &[impl ToRedisArgs + Sync],
+        fence: SharedFence,
+    ) -> Result<T, FencedError<RedisError>> {
+        self.run(connection, keys, args, (Fence::from_u64(fence.get()), SHARES)).await
+    }
+
+    async fn run<T: FromRedisValue>(
+        &self,
+        connection: &mut (impl ConnectionLike + Send),
+        keys: &[&Key],
+        args: &[impl ToRedisArgs + Sync],
+        (fence, kind): (Fence, &str),
+    ) -> Result<T, FencedError<RedisError>> {
         let fences = keys.iter().map(|it| self.fences.fence_key(it)).collect::<Result<Vec<_>, _>>();
         let fences = fences.map_err(|it| invalid(it.to_string()))?;
         if keys.is_empty() {
@@ -164,7 +240,7 @@ impl FencedScript {
             for key in keys {
                 command.arg(key.as_str());
             }
-            command.arg(&fences).arg(format!("{:020}", fence.get())).arg(self.kept_ms());
+            command.arg(&fences).arg(format!("{:020}{kind}", fence.get())).arg(self.kept_ms());
             for arg in args {
                 command.arg(arg);
             }

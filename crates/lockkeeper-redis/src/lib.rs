@@ -14,7 +14,6 @@
 //! breaking release, the next minor release of this crate (0.x) follows, never a patch.
 
 mod admin;
-mod batch;
 mod bulk;
 mod connection;
 mod desk;
@@ -23,6 +22,8 @@ mod doctor;
 mod fault;
 mod fenced;
 mod joint;
+mod lone;
+mod memos;
 mod naming;
 mod node;
 mod options;
@@ -43,7 +44,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_core::kit::Driver;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::node::UrlNode;
 use lockkeeper_core::{Claim, Result};
 use tokio::runtime::Handle;
@@ -136,7 +139,7 @@ impl Redis {
     /// ```
     ///
     /// # Errors
-    /// If the options ask for what cannot be had.
+    /// If the options ask for what this build or this server cannot do.
     pub fn lazy(options: RedisOptions) -> Result<Self> {
         Ok(Redis(Store::new(options.ready()?)?))
     }
@@ -154,7 +157,18 @@ impl Backend for Redis {
         Profile::new(fault::NAME, Reach::Network)
             .fifo()
             .weighted()
+            .lingering()
+            .lowering()
+            .notifying()
             .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> RedisPlace {

@@ -33,6 +33,16 @@ pub(crate) fn mark_key(prefix: &str, tag: Option<u8>) -> String {
     name
 }
 
+/// The key of the memo of the same name, in the same slot as the lock.
+pub(crate) fn memo_key(main: &str) -> String {
+    format!("{main}:memo")
+}
+
+/// Where the last version of a memo is kept, beside the mark.
+pub(crate) fn versions_key(mark: &str) -> String {
+    format!("{mark}:memos")
+}
+
 /// What every lock of this prefix matches, and nothing else of ours.
 pub(crate) fn pattern(prefix: &str) -> String {
     format!("{prefix}:{{??}}:{}", "?".repeat(40))

@@ -40,8 +40,8 @@ impl Node for Redis {
                 "a node must be a single server: give its own address, not that of sentinels or a cluster";
             return Err(Fault::permanent(NAME, LOOKING, what));
         }
-        let mut live = self.0.desk(LOOKING)?.commands.open(LOOKING, 0).await?;
-        let server = self.server(&mut live).await.map_err(|it| live.fault(LOOKING, it))?;
+        let live = self.0.desk(LOOKING)?.commands.open(LOOKING, 0).await?;
+        let server = self.server(&live).await.map_err(|it| live.fault(LOOKING, it))?;
         if let Some(primary) = server.follows {
             let what = format!(
                 "{} is a replica of {primary}: a node must be a primary of its own, or its vote is its primary's; \
@@ -57,7 +57,7 @@ impl Node for Redis {
 
 impl Redis {
     /// Who is at the other end of this connection.
-    async fn server(&self, live: &mut Live) -> RedisResult<Server> {
+    async fn server(&self, live: &Live) -> RedisResult<Server> {
         let known = locked(live.server()).clone();
         if let Some(known) = known.filter(|it| self.0.now() - it.seen_at < BELIEVED_FOR) {
             return Ok(known);

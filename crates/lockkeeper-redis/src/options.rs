@@ -208,77 +208,77 @@ impl RedisOptions {
         Ok(())
     }
 
-    /// The ACL user. Usually `default`.
+    /// The ACL user. Default: `default`.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// The password. Usually none.
+    /// The password. Default: none.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(Secret::new(password));
         self
     }
 
-    /// The user for the sentinels themselves. Usually `default`.
+    /// The user for the sentinels themselves. Default: `default`.
     #[must_use]
     pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
         self.sentinel_user = Some(user.into());
         self
     }
 
-    /// The password for the sentinels themselves. Usually none.
+    /// The password for the sentinels themselves. Default: none.
     #[must_use]
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.sentinel_password = Some(Secret::new(password));
         self
     }
 
-    /// Encrypt, and check the servers' certificates. Usually off.
+    /// Encrypt, and check the servers' certificates. Default: off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// What the name of every key and channel begins with. Usually `lk`.
+    /// What the name of every key and channel begins with. Default: `lk`.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long an answer is waited for. After that its outcome is unknown. Usually 1 second.
+    /// How long an answer is waited for. After that its outcome is unknown. Default: 1 second.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
-    /// How long a connection is waited for. Usually 1 second.
+    /// How long a connection is waited for. Default: 1 second.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
-    /// How many replicas must confirm a grant before it counts. Usually none.
+    /// How many replicas must confirm a grant before it counts. Default: none.
     #[must_use]
     pub fn replicas(mut self, replicas: Replicas) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// How long the replicas may take to confirm. Usually 500 milliseconds.
+    /// How long the replicas may take to confirm. Default: 500 milliseconds.
     #[must_use]
     pub fn replicas_timeout(mut self, timeout: Duration) -> Self {
         self.replicas_timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
-    /// Give no grants on a server that started, or took over, less than this long ago. Usually off.
+    /// Give no grants on a server that started, or took over, less than this long ago. Default: off.
     #[must_use]
     pub fn restart_guard(mut self, ttl_max: Duration) -> Self {
         self.restart_guard = Some(ttl_max);

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, ClaimId, Moment};
+use lockkeeper_core::{Claim, ClaimId, Load, Moment};
 use redis::Value;
 
+use crate::desk::Desk;
 use crate::record;
 use crate::renewal::Answer;
 use crate::script::{Call, Script};
@@ -20,11 +21,16 @@ use crate::wake::{Bell, Holding, Word};
 
 const TAKING: &str = "taking the lock";
 const LEAVING: &str = "giving the lock back";
+const LINGERING: &str = "giving the lock back later";
+const LOWERING: &str = "sharing what is held";
 const LISTENING: &str = "listening for wake-ups";
 
 /// The head of the line asks this long after a holder's expiry; each behind it a little later.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 const STAGGER: Duration = Duration::from_millis(5);
+
+/// As long as Redis counts.
+const LINGER_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// One claim's place in the line of one lock.
 #[derive(Debug)]
@@ -39,7 +45,7 @@ pub struct RedisPlace {
     main: Arc<str>,
     tag: u8,
     /// Where the largest counter is kept.
-    mark: String,
+    mark: Arc<str>,
     /// What the store keeps about us.
     record: Vec<u8>,
     ttl_ms: u64,
@@ -58,6 +64,8 @@ pub struct RedisPlace {
     /// We gave up; a further `turn` begins anew under another id.
     left: bool,
     bell: Option<Arc<Bell>>,
+    /// The desk from which we asked last: what concerns us is told there.
+    desk: Option<Arc<Desk>>,
 }
 
 impl RedisPlace {
@@ -79,13 +87,14 @@ impl RedisPlace {
             waiting: false,
             left: false,
             bell: None,
+            desk: None,
             store,
             claim,
         }
     }
 
     fn errand(&self, doing: &'static str) -> Errand<'_> {
-        Errand { doing, tag: self.tag, mark: &self.mark }
+        Errand { doing, main: &self.main, tag: self.tag, mark: &self.mark }
     }
 
     fn holding(&self) -> Holding {
@@ -157,17 +166,13 @@ impl RedisPlace {
         self.asks += 1;
         record::set_ask(&mut self.record, self.asks);
         record::set_process(&mut self.record, &desk.process);
-        let (mut ttl, mut floor) = ([0; 20], [0; 20]);
-        let args: [&[u8]; 5] = [
-            &self.record,
-            digits(self.ttl_ms, &mut ttl),
-            if self.joins { b"1" } else { b"0" },
-            digits(self.floor, &mut floor),
-            b"1",
-        ];
-        let args = if lift { &args } else { &args[..4] };
+        self.desk = Some(desk.clone());
+        let (mut ttl, mut least) = ([0; 20], [0; 20]);
+        let least = least_counter(self.floor, self.joins, &mut least);
+        let args: [&[u8]; 4] = [&self.record, digits(self.ttl_ms, &mut ttl), least, b"1"];
+        let args = if lift { &args } else { &args[..3] };
         let call = Call { keys: &[&self.main, &self.mark], args };
-        let newcomer = !self.waiting && !lift;
+        let newcomer = (!self.waiting && !lift).then_some(self.ttl_ms);
         let asked = self.store.turn(&desk, &self.errand(TAKING), newcomer, &call).await;
         self.asked_at = asked.sent_at;
         self.doubt |= asked.in_doubt;
@@ -183,8 +188,12 @@ impl RedisPlace {
             Value::Int(counter) => held(counter, false, self.claim.ttl),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::Int(1), Value::Int(counter)] => held(*counter, true, self.claim.ttl),
-                [Value::Int(0), Value::Int(left), Value::Int(ahead)] => {
+                [Value::Int(0), Value::Int(left), Value::Int(ahead), holders @ ..] => {
+                    let capacity =
+                        |it: &Value| if let Value::Int(it) = it { u32::try_from(*it).ok() } else { None };
+                    let holders = holders.iter().filter_map(capacity).map(|it| Load::new(1, it));
                     self.wait(record::ticks(left.unsigned_abs()), ahead.unsigned_abs())
+                        .theirs(self.claim.load.differing(holders))
                 }
                 [Value::Int(-1)] => return Err(self.came_too_late()),
                 [Value::Int(-2)] => return Err(RedisPlace::used_up()),
@@ -230,6 +239,13 @@ impl RedisPlace {
         if let Some(bell) = &self.bell {
             bell.hold(self.holding());
         }
+    }
+
+    /// In a cluster a process hears of a slot only after it has subscribed there. Whoever waits did that before it stood in
+    /// line; whoever holds does it here. `true` if it hears from now on, and did not before.
+    async fn begins_to_hear(&self) -> bool {
+        let Some(ears) = self.desk.as_ref().and_then(|it| it.ears.as_ref()) else { return false };
+        !self.waiting && !ears.listens_to(self.tag) && ears.listen_to(LISTENING, self.tag).await.is_ok()
     }
 
     /// Listen for messages about this lock, if we do not yet.
@@ -306,9 +322,13 @@ impl Place for RedisPlace {
     }
 
     async fn changed(&mut self) {
-        let Some(bell) = &self.bell else {
+        let Some(bell) = self.bell.clone() else {
             return std::future::pending().await;
         };
+        // Somebody may have come before we could hear of it: then asking is worthwhile.
+        if self.begins_to_hear().await {
+            return;
+        }
         bell.rung().await;
     }
 
@@ -323,13 +343,37 @@ impl Place for RedisPlace {
         })
     }
 
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        if self.asks == 0 || self.left || self.waiting {
+            return Ok(false);
+        }
+        self.claim.load = load;
+        record::set_load(&mut self.record, load);
+        let lower = &self.store.scripts().lower;
+        match self.call(LOWERING, lower, &record::load(load)).await? {
+            Value::Int(held) => Ok(held == 1),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     async fn leave(&mut self) -> Result<()> {
         if self.asks == 0 || self.left {
             return Ok(());
         }
-        self.store.leave(&self.errand(LEAVING), &self.main, self.id.as_bytes(), self.doubt).await?;
+        self.store.leave(&self.errand(LEAVING), self.id.as_bytes(), self.doubt).await?;
         self.forget();
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        if self.asks == 0 || self.left {
+            return Ok(());
+        }
+        // From now on nothing may renew it, not even after a change of the connection.
+        self.store.bells().forget(self.id);
+        self.bell = None;
+        let kept = Holding { ttl_ms: whole_ms(span.min(LINGER_MAX)).max(1), ..self.holding() };
+        self.store.linger(&self.errand(LINGERING), &kept, self.doubt).await
     }
 }
 
@@ -344,6 +388,18 @@ impl Drop for RedisPlace {
 /// Rounded up: the store keeps a claim at least as long as we believe.
 fn whole_ms(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// What a new counter is at least, if this is the largest seen. A minus says that the claim does not join the line.
+fn least_counter(floor: u64, joins: bool, buffer: &mut [u8; 20]) -> &[u8] {
+    let at = buffer.len() - digits(floor.saturating_add(1), buffer).len();
+    match at.checked_sub(1) {
+        Some(before) if !joins => {
+            buffer[before] = b'-';
+            &buffer[before..]
+        }
+        _ => &buffer[at..],
+    }
 }
 
 /// A number in decimal digits, without an allocation.

@@ -62,6 +62,11 @@ impl Pulse {
         })
     }
 
+    /// Whether nobody waits for an answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.load(SeqCst) == 0
+    }
+
     /// Wait for an answer, but not longer than the connection stays silent for `patience`.
     pub(crate) async fn bear<T>(
         self: &Arc<Self>,

@@ -30,6 +30,9 @@ pub(crate) fn ticks(count: u64) -> Duration {
 /// Where the name of the desk stands in what [`claim`] makes.
 const PROCESS: std::ops::Range<usize> = 16..32;
 
+/// Where weight and capacity stand there.
+const LOAD: std::ops::Range<usize> = 32..40;
+
 /// Where the number of the ask stands there.
 const ASK: std::ops::Range<usize> = 48..56;
 
@@ -39,8 +42,7 @@ pub(crate) fn claim(claim: &Claim, ttl_ms: u64) -> Vec<u8> {
     let mut record = Vec::with_capacity(80 + name.len() + label.host.len());
     record.extend(claim.id.as_bytes());
     record.extend([b'0'; PROCESS.end - PROCESS.start]);
-    record.extend(claim.load.weight.to_be_bytes());
-    record.extend(claim.load.capacity.to_be_bytes());
+    record.extend(load(claim.load));
     record.extend(double(ttl_ms));
     record.extend(double(0));
     put(&mut record, Some(name));
@@ -62,6 +64,16 @@ pub(crate) fn set_process(record: &mut [u8], process: &str) {
 
 pub(crate) fn set_ask(record: &mut [u8], ask: u64) {
     record[ASK].copy_from_slice(&double(ask));
+}
+
+/// Weight and capacity as scripts unpack them.
+pub(crate) fn load(load: Load) -> [u8; 8] {
+    let packed = u64::from(load.weight) << 32 | u64::from(load.capacity);
+    packed.to_be_bytes()
+}
+
+pub(crate) fn set_load(record: &mut [u8], of: Load) {
+    record[LOAD].copy_from_slice(&load(of));
 }
 
 /// A whole number as scripts pack it.

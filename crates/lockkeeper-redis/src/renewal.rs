@@ -10,10 +10,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Fault;
+use lockkeeper_core::kit::{Batch, pieces};
 use redis::Value;
 use tokio::sync::oneshot;
 
-use crate::batch::{Batch, pieces};
 use crate::connection::Asked;
 use crate::place::digits;
 use crate::road::Road;

@@ -23,17 +23,19 @@ pub(crate) enum Road {
 }
 
 impl Road {
-    /// `moved` is called when another server of a cluster keeps a slot than we thought.
+    /// `for_calls` says that callers wait for their answers one by one. `moved` is called when another server of a cluster
+    /// keeps a slot than we thought.
     pub(crate) fn new(
         dialer: &SharedDialer,
         ear: Option<Ear>,
+        for_calls: bool,
         home: &Handle,
         moved: &Arc<dyn Fn() + Send + Sync>,
     ) -> Self {
         if dialer.options.deployment == Deployment::Cluster {
-            return Road::Many(Shards::new(dialer.clone(), ear, home.clone(), moved.clone()));
+            return Road::Many(Shards::new(dialer.clone(), ear, for_calls, home.clone(), moved.clone()));
         }
-        Road::One(Link::new(dialer.clone(), Goal::Primary, ear, home.clone()))
+        Road::One(Link::new(dialer.clone(), Goal::Primary, ear, for_calls, home.clone()))
     }
 
     /// Call a script where locks of this tag are kept. If no answer comes it is sent once more.

@@ -18,7 +18,9 @@ impl Script {
         if cluster {
             text = text
                 .replace("'PUBLISH'", "'SPUBLISH'")
-                .replace("--@channel", ".. string.sub(main, brace, brace + 3) .. ':'");
+                .replace("--@channel", ".. string.sub(main, brace, brace + 3) .. ':'")
+                // `{`, two digits, `}` and a colon.
+                .replace("--@mark", ".. string.match(main, '{..}:')");
         }
         let sha = redis::Script::new(&text).get_hash().to_owned();
         Script { text, sha }
@@ -78,9 +80,12 @@ pub(crate) struct Scripts {
     pub(crate) leave: Script,
     pub(crate) leaves: Script,
     pub(crate) renew: Script,
+    pub(crate) linger: Script,
     pub(crate) raise: Script,
+    pub(crate) lower: Script,
     pub(crate) break_lock: Script,
     pub(crate) show: Script,
+    pub(crate) memo: Script,
 }
 
 impl Scripts {
@@ -94,9 +99,12 @@ impl Scripts {
             leave: script(WHEN_FULL, include_str!("scripts/leave.lua")),
             leaves: script(WHEN_FULL, include_str!("scripts/leaves.lua")),
             renew: script(WHEN_FULL, include_str!("scripts/renew.lua")),
+            linger: script(WHEN_FULL, include_str!("scripts/linger.lua")),
             raise: script(WHEN_FULL, include_str!("scripts/raise.lua")),
+            lower: script(WHEN_FULL, include_str!("scripts/lower.lua")),
             break_lock: script(WHEN_FULL, include_str!("scripts/break.lua")),
             show: script(NOT_WHEN_FULL, include_str!("scripts/show.lua")),
+            memo: script(NOT_WHEN_FULL, include_str!("scripts/memo.lua")),
         }
     }
 }

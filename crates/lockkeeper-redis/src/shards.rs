@@ -36,6 +36,7 @@ pub(crate) struct Shards(Arc<Nodes>);
 struct Nodes {
     dialer: SharedDialer,
     ear: Option<Ear>,
+    for_calls: bool,
     home: Handle,
     links: Mutex<Vec<(Host, Link)>>,
     looking: Joint<()>,
@@ -62,11 +63,12 @@ impl Shards {
     pub(crate) fn new(
         dialer: SharedDialer,
         ear: Option<Ear>,
+        for_calls: bool,
         home: Handle,
         moved: Arc<dyn Fn() + Send + Sync>,
     ) -> Self {
         let (links, looking) = (Mutex::default(), Joint::default());
-        Shards(Arc::new(Nodes { dialer, ear, home, links, looking, moved }))
+        Shards(Arc::new(Nodes { dialer, ear, for_calls, home, links, looking, moved }))
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -135,7 +137,7 @@ impl Shards {
             Err(fault) => return Tried::NotSent(fault),
         };
         let sent_at = self.0.dialer.clock.now();
-        let answer = live.clone().eval(script, call, patience, matches!(way, Way::Ask(_))).await;
+        let answer = live.eval(script, call, patience, matches!(way, Way::Ask(_))).await;
         live.judge(answer, sent_at)
     }
 
@@ -174,8 +176,9 @@ impl Shards {
         if let Some((_, link)) = links.iter().find(|it| it.0 == *host) {
             return link.clone();
         }
-        let goal = Goal::Node(host.clone());
-        let link = Link::new(self.0.dialer.clone(), goal, self.0.ear.clone(), self.0.home.clone());
+        let (nodes, goal) = (&self.0, Goal::Node(host.clone()));
+        let (ear, home) = (nodes.ear.clone(), nodes.home.clone());
+        let link = Link::new(nodes.dialer.clone(), goal, ear, nodes.for_calls, home);
         links.push((host.clone(), link.clone()));
         link
     }
@@ -254,7 +257,7 @@ impl Shards {
     }
 
     async fn told_by(&self, doing: &'static str, host: &Host) -> Result<Arc<[Range]>, Fault> {
-        let mut live = self.link(host).open(doing).await?;
+        let live = self.link(host).open(doing).await?;
         let mut command = Cmd::new();
         command.arg("CLUSTER").arg("SLOTS");
         let answer = live.send(&command, self.0.dialer.options.timeout).await;

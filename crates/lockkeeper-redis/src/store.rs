@@ -20,7 +20,7 @@ use crate::dial::Dialer;
 use crate::options::{Deployment, Host, RedisOptions, Replicas};
 use crate::renewal::Answer;
 use crate::script::{Call, Script, Scripts};
-use crate::wake::{self, Bells};
+use crate::wake::{self, Bells, Holding};
 use crate::{doctor, fault, naming, sentinel};
 
 /// How long a `turn` that comes after its own `leave` is refused. Packets and stopped servers are not that late.
@@ -35,7 +35,7 @@ pub(crate) struct Store {
     office: Office,
     desks: Mutex<Vec<Arc<Desk>>>,
     /// The mark of all locks; none on a cluster, where each tag has its own.
-    mark: Option<String>,
+    mark: Option<Arc<str>>,
     /// The largest counter seen, of any lock: what is given later must be larger.
     largest: AtomicU64,
     /// Whether a task minds alarms and sentinels, and how to end it.
@@ -47,6 +47,7 @@ pub(crate) struct Store {
 /// Which call of a place.
 pub(crate) struct Errand<'a> {
     pub(crate) doing: &'static str,
+    pub(crate) main: &'a Arc<str>,
     pub(crate) tag: u8,
     pub(crate) mark: &'a str,
 }
@@ -56,7 +57,7 @@ impl Store {
         let dialer = Arc::new(Dialer::new(options)?);
         let options = &dialer.options;
         let cluster = options.deployment == Deployment::Cluster;
-        let mark = (!cluster).then(|| naming::mark_key(&options.prefix, None));
+        let mark = (!cluster).then(|| naming::mark_key(&options.prefix, None).into());
         let (bells, alarm): (Arc<Bells>, Arc<Notify>) = Default::default();
         let office = Office { dialer, scripts: Arc::new(Scripts::new(cluster)), bells, alarm };
         Ok(Arc::new_cyclic(|this| Store {
@@ -91,8 +92,8 @@ impl Store {
     }
 
     /// Where the largest counter of locks of this tag is kept.
-    pub(crate) fn mark_key(&self, tag: u8) -> String {
-        self.mark.clone().unwrap_or_else(|| naming::mark_key(&self.options().prefix, Some(tag)))
+    pub(crate) fn mark_key(&self, tag: u8) -> Arc<str> {
+        self.mark.clone().unwrap_or_else(|| naming::mark_key(&self.options().prefix, Some(tag)).into())
     }
 
     /// The desk of whoever calls: on the caller's own runtime if it has one that runs, otherwise on the present one.
@@ -149,24 +150,24 @@ impl Store {
         Asked { in_doubt: asked.in_doubt || again.in_doubt, ..again }
     }
 
-    /// Take a place by `turn`. A `newcomer` may find others to share a script with.
+    /// Take a place by `turn`. A newcomer, who names its `ttl_ms`, may find others to share a script with.
     pub(crate) async fn turn(
         &self,
         desk: &Desk,
         errand: &Errand<'_>,
-        newcomer: bool,
+        newcomer: Option<u64>,
         call: &Call<'_>,
     ) -> Asked<Value> {
-        let script = if newcomer { &self.scripts().turn } else { &self.scripts().turn_again };
+        let script = if newcomer.is_some() { &self.scripts().turn } else { &self.scripts().turn_again };
         let Some(bulk) = &desk.bulk else {
             return self.call(desk, errand, script, call).await;
         };
         let mut in_doubt = false;
-        if newcomer
+        if let Some(ttl_ms) = newcomer
             && bulk.is_crowded()
-            && let ([main, ..], [record, ttl, ..]) = (call.keys, call.args)
+            && let [record, ..] = call.args
         {
-            let asked = bulk.take(&self.way(desk, errand), main, record, ttl).await;
+            let asked = bulk.take(&self.way(desk, errand), errand.main, record, ttl_ms).await;
             let Asked { sent_at, .. } = asked;
             in_doubt = asked.in_doubt;
             match asked.answer {
@@ -181,25 +182,33 @@ impl Store {
     }
 
     /// Give up by `leave`. In `doubt`, because a `turn` of the claim may still be on its way, that one is refused.
-    pub(crate) async fn leave(
-        &self,
-        errand: &Errand<'_>,
-        main: &str,
-        id: &[u8; 16],
-        doubt: bool,
-    ) -> Result<(), Fault> {
+    pub(crate) async fn leave(&self, errand: &Errand<'_>, id: &[u8; 16], doubt: bool) -> Result<(), Fault> {
         let script = &self.scripts().leave;
         let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
-        let call = Call { keys: &[main, errand.mark], args: if doubt { &args } else { &args[..1] } };
+        let call = Call { keys: &[errand.main], args: if doubt { &args } else { &args[..1] } };
         let desk = self.desk(errand.doing)?;
         let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
             return self.call(&desk, errand, script, &call).await.answer.map(drop);
         };
-        if bulk.is_crowded() && bulk.leave(&self.way(&desk, errand), main, *id).await.answer? {
+        if bulk.is_crowded() && bulk.leave(&self.way(&desk, errand), errand.main, *id).await.answer? {
             return Ok(());
         }
         let _under_way = bulk.begin();
         self.call(&desk, errand, script, &call).await.answer.map(drop)
+    }
+
+    /// Keep what this claim holds for the time that `kept` says. Whoever asks replicas asks them here, too.
+    pub(crate) async fn linger(&self, errand: &Errand<'_>, kept: &Holding, doubt: bool) -> Result<(), Fault> {
+        let mut span = [0; 20];
+        let args: [&[u8]; 3] =
+            [kept.id.as_bytes(), crate::place::digits(kept.ttl_ms, &mut span), REFUSED_FOR_MS];
+        let call = Call { keys: &[&kept.main, errand.mark], args: if doubt { &args } else { &args[..2] } };
+        let desk = self.desk(errand.doing)?;
+        let answer = self.call(&desk, errand, &self.scripts().linger, &call).await.answer?;
+        match &desk.sync {
+            Some(sync) if answer == Value::Int(1) => sync.confirm(errand.doing, kept).await,
+            _ => Ok(()),
+        }
     }
 
     fn way<'a>(&self, desk: &'a Desk, errand: &Errand<'a>) -> Way<'a> {

@@ -40,24 +40,24 @@ impl Sync {
     /// Fails if too few replicas confirm in time, or the grant is not there any more.
     pub(crate) async fn confirm(&self, doing: &'static str, holding: &Holding) -> Result<(), Fault> {
         let mut live = self.road.open(doing, holding.tag).await?;
-        let mut outcome = self.ask(&mut live, holding).await;
+        let mut outcome = self.ask(&live, holding).await;
         if outcome.as_ref().is_err_and(|it| self.road.follow(holding.tag, it)) {
             live = self.road.open(doing, holding.tag).await?;
-            outcome = self.ask(&mut live, holding).await;
+            outcome = self.ask(&live, holding).await;
         }
         let (held, confirmed, needed) = outcome.map_err(|it| live.fault(doing, it))?;
         if held && needed <= confirmed {
             return Ok(());
         }
         let what = if held {
-            format!("only {confirmed} of {needed} replicas confirmed the grant in time; it was given up")
+            format!("only {confirmed} of {needed} replicas confirmed in time, so it does not count")
         } else {
             "the grant was gone when the replicas were asked".to_owned()
         };
         Err(Fault::transient(fault::NAME, doing, what))
     }
 
-    async fn ask(&self, live: &mut Live, holding: &Holding) -> RedisResult<(bool, u32, u32)> {
+    async fn ask(&self, live: &Live, holding: &Holding) -> RedisResult<(bool, u32, u32)> {
         let needed = self.needed(live).await?;
         let mut buffer = [0; 20];
         let args: [&[u8]; 2] = [holding.id.as_bytes(), digits(holding.ttl_ms, &mut buffer)];
@@ -79,7 +79,7 @@ impl Sync {
         }
     }
 
-    async fn needed(&self, live: &mut Live) -> RedisResult<u32> {
+    async fn needed(&self, live: &Live) -> RedisResult<u32> {
         match self.dialer.options.replicas {
             Replicas::None => return Ok(0),
             Replicas::Count(count) => return Ok(count),

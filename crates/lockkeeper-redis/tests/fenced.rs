@@ -95,6 +95,80 @@ async fn it_is_refused_on_a_cluster_too() {
     }
 }
 
+/// Those who share, in two processes: the second came later, both hold, and a writer was there before them.
+async fn check_shared(mut shop: impl ConnectionLike + Send, lockers: [Locker; 2]) {
+    let (fences, stock) = (RedisFences::default(), key("stock:7"));
+    let writer = lockers[0].lock(LOCK).await.unwrap();
+    let before = writer.fence();
+    fences.set(&mut shop, &stock, 40, before).await.unwrap();
+    writer.release().await.unwrap();
+    let (one, two) = (lockers[0].read(LOCK).await.unwrap(), lockers[1].read(LOCK).await.unwrap());
+    let (older, newer) = (one.fence(), two.fence());
+    assert!(before.get() < older.get() && older.get() < newer.get());
+    // The newer reads first, and the older is not refused.
+    for fence in [newer, older, newer] {
+        assert_eq!(fences.read::<i64>(&mut shop, &stock, fence).await.unwrap(), 40);
+    }
+    // A write of before is, and so is one that has the number of a reader: it is from before a downgrade.
+    for stale in [before, at(older.get()), at(newer.get())] {
+        assert_eq!(seen(fences.set(&mut shop, &stock, 0, stale).await), newer.get());
+        assert_eq!(seen(fences.get::<i64>(&mut shop, &stock, stale).await), newer.get());
+    }
+    one.release().await.unwrap();
+    two.release().await.unwrap();
+    let after = lockers[1].lock(LOCK).await.unwrap();
+    fences.set(&mut shop, &stock, 39, after.fence()).await.unwrap();
+    for late in [older, newer] {
+        assert_eq!(seen(fences.read::<i64>(&mut shop, &stock, late).await), after.fence().get());
+    }
+    let count = fences.script("return { #KEYS, #ARGV, redis.call('GET', KEYS[1]) }");
+    let refused = count.call_shared::<()>(&mut shop, &[&stock], &[1], newer).await;
+    assert_eq!(seen(refused), after.fence().get());
+    after.release().await.unwrap();
+    let last = lockers[0].read(LOCK).await.unwrap();
+    let counted: (i64, i64, i64) = count.call_shared(&mut shop, &[&stock], &[1], last.fence()).await.unwrap();
+    assert_eq!(counted, (1, 1, 39));
+    last.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_who_share_neither_is_refused_and_writers_of_before_are() {
+    let server = server().await;
+    let locker = async || Locker::new(Redis::connect(&server.url()).await.unwrap());
+    check_shared(client(&server.url()).await, [locker().await, locker().await]).await;
+}
+
+#[tokio::test]
+async fn those_who_share_are_told_apart_on_a_cluster_too() {
+    let (servers, locks) = (servers::Redis::cluster().await.unwrap(), server().await);
+    let nodes: Vec<_> = servers.nodes().iter().map(servers::Redis::url).collect();
+    let shop = redis::cluster::ClusterClient::new(nodes).unwrap().get_async_connection().await.unwrap();
+    let locker = async || Locker::new(Redis::connect(&locks.url()).await.unwrap());
+    check_shared(shop, [locker().await, locker().await]).await;
+}
+
+#[tokio::test]
+async fn a_fence_from_before_there_were_shared_ones_is_read_and_kept_in_its_form() {
+    let server = server().await;
+    let (mut shop, fences) = (client(&server.url()).await, RedisFences::default());
+    let stored = fences.fence_key(&key("a")).unwrap();
+    let locker = Locker::new(Redis::connect(&server.url()).await.unwrap());
+    let old = locker.lock(LOCK).await.unwrap().fence();
+    let reader = locker.read(LOCK).await.unwrap();
+    let digits = |fence: u64| format!("{fence:020}");
+    server.command(&["SET", &stored, &digits(old.get())]).await.unwrap();
+    // Whoever holds alone leaves the form that older programs know.
+    fences.set(&mut shop, &key("a"), 1, old).await.unwrap();
+    assert_eq!(server.command(&["GET", &stored]).await.unwrap().text(), digits(old.get()));
+    fences.read::<i64>(&mut shop, &key("a"), reader.fence()).await.unwrap();
+    let both = digits(old.get()) + &digits(reader.fence().get());
+    assert_eq!(server.command(&["GET", &stored]).await.unwrap().text(), both);
+    reader.release().await.unwrap();
+    let new = locker.lock(LOCK).await.unwrap().fence();
+    fences.get::<i64>(&mut shop, &key("a"), new).await.unwrap();
+    assert_eq!(server.command(&["GET", &stored]).await.unwrap().text(), digits(new.get()));
+}
+
 #[tokio::test]
 async fn what_cannot_be_fenced_is_said_and_foreign_values_are_left_alone() {
     let server = server().await;
@@ -103,7 +177,8 @@ async fn what_cannot_be_fenced_is_said_and_foreign_values_are_left_alone() {
     assert!(error.contains("hash tag"), "{error}");
     let nothing = fences.script("return 1").call::<i64>(&mut shop, &[], &[""; 0], at(1)).await;
     assert!(nothing.unwrap_err().to_string().contains("keys"));
-    for foreign in ["yes", "12345678901234567890x"] {
+    for foreign in ["yes", "12345678901234567890x", "123456789012345678901234567890", "1234567890 123456789"]
+    {
         server.command(&["SET", "f:{a}:a", foreign]).await.unwrap();
         let error = fences.set(&mut shop, &key("a"), 1, at(1)).await.unwrap_err().to_string();
         assert!(error.contains("not a fence"), "{error}");

@@ -71,6 +71,7 @@ async fn whoever_leaves_appoints_the_next_in_line_without_another_command() {
     let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
     let evalsha = stats.field("cmdstat_evalsha").unwrap();
     assert!(evalsha.starts_with("calls=2,"), "two leaves and nothing else: {evalsha}");
+    assert!(stats.field("cmdstat_lindex").is_none(), "a mutex goes on by the short way");
     three.leave().await.unwrap();
 }
 

@@ -54,7 +54,7 @@ pub(crate) const NAME: &str = "redlock";
 /// use lockkeeper_core::{Locker, Memory};
 /// use lockkeeper_redlock::{Redlock, RedlockOptions};
 ///
-/// // Three independent stores; usually three `Redis`.
+/// // Three independent stores, in most cases three `Redis`.
 /// let nodes = vec![Memory::default(), Memory::default(), Memory::default()];
 /// let redlock = Redlock::with(RedlockOptions::new(nodes)).await?;
 /// let locker = Locker::new(redlock.clone());

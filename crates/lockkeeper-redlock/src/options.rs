@@ -74,7 +74,7 @@ impl<B: UrlNode> RedlockOptions<B> {
         let mut settings = FORM.settings(address.query)?;
         let node_timeout = settings.span("node_timeout")?;
         let guard_of = |it: &str| if it == "off" { Some(None) } else { span_of(it).map(Some) };
-        let restart_guard = settings.read("restart_guard", "a span such as `1m`, or `off`", guard_of)?;
+        let restart_guard = settings.read("restart_guard", "a duration such as `1m`, or `off`", guard_of)?;
         let mut passed = settings.passed(B::SETTINGS);
         settings.finish()?;
         if secure {
@@ -104,7 +104,7 @@ fn nodes<B: UrlNode>(url: &str, hosts: &str, settings: &[(&str, &str)]) -> Resul
 }
 
 impl<B> RedlockOptions<B> {
-    /// These nodes, with everything else as usual.
+    /// These nodes, with defaults for everything else.
     pub fn new(nodes: Vec<B>) -> Self {
         let rules = Rules {
             node_timeout: None,

@@ -8,6 +8,7 @@ mod ask;
 mod daemon;
 mod etcd;
 mod mysql;
+mod mysql_pool;
 mod pgbouncer;
 mod ports;
 mod postgres;
@@ -16,6 +17,7 @@ pub mod proxy;
 pub mod quorum;
 mod redis;
 mod resp;
+pub mod rooms;
 pub mod runtime_drop;
 mod tls;
 mod zookeeper;
@@ -37,6 +39,7 @@ pub use etcd::{Etcd, EtcdCluster, EtcdOptions};
 pub use mysql::{
     Flavour, MariaDb, MariaDbOptions, Mysql, MysqlOptions, MysqlServer, MysqlServerOptions, flavour,
 };
+pub use mysql_pool::MysqlPool;
 pub use pgbouncer::{PgBouncer, PgBouncerOptions, PoolMode};
 pub use ports::Port;
 pub use postgres::{Postgres, PostgresOptions};

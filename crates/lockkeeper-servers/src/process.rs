@@ -14,13 +14,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-use lockkeeper_core::clock::Clock;
+use lockkeeper_core::clock::{Clock, pause_thread};
 use rustix::process::{Pid, Signal};
 
 pub use installed::find;
 pub(crate) use installed::{chosen, ids_of, missing};
 pub use tree::is_alive;
-use tree::{descendants, signal_if_there};
+use tree::{descendants, signal_if_there, stands_still, until_gone};
 
 /// What went wrong while the kit ran a server, in words that say what to do about it.
 ///
@@ -279,12 +279,21 @@ impl Process {
         Ok(())
     }
 
-    /// Stop it in its tracks (SIGSTOP), with everything it started.
+    /// Stop it in its tracks (SIGSTOP), with everything it started. When this returns they all stand still: the
+    /// signal alone is only on its way to threads that are running on another core.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the system refuses, or if something still runs after ten seconds.
     pub fn pause(&mut self) -> Result<(), KitError> {
-        self.freeze().map(drop)
+        let mut all = self.freeze()?;
+        all.push(self.pid);
+        for _ in 0..10_000 {
+            if self.ended.is_some() || all.iter().all(|it| stands_still(*it)) {
+                return Ok(());
+            }
+            pause_thread(Duration::from_millis(1));
+        }
+        Err(self.complaint("was told to stand still and runs on"))
     }
 
     /// Let it run on after [`Process::pause`].
@@ -305,11 +314,15 @@ impl Process {
     /// # Errors
     /// If the system refuses.
     pub fn kill(&mut self) -> Result<(), KitError> {
-        for pid in self.freeze()? {
-            signal_if_there(pid, Signal::KILL)?;
+        let descendants = self.freeze()?;
+        for pid in &descendants {
+            signal_if_there(*pid, Signal::KILL)?;
         }
         self.signal(Signal::KILL)?;
-        self.wait()
+        self.wait()?;
+        // What they share, memory for example, is free for the next server only when the last of them is gone.
+        descendants.into_iter().for_each(until_gone);
+        Ok(())
     }
 
     /// Ask it to stop, and kill it if it still runs after `within`.

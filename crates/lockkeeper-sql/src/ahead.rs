@@ -73,8 +73,26 @@ pub(crate) trait Stand: Send + Sync + 'static {
     fn chairs(&self) -> &Chairs<Self::Chair>;
     /// Open a connection, unless the server has no room for `wished` such connections of each process.
     fn open(&self, wished: usize) -> impl Future<Output = Option<Self::Chair>> + Send;
-    /// Wait for a second or two. Whether that one has gone; `None` if this connection is of no use.
-    fn stand(&self, chair: &Self::Chair, ahead: &Self::Ahead) -> impl Future<Output = Option<bool>> + Send;
+    /// Wait for a while, so many times after others.
+    fn stand(
+        &self,
+        chair: &Self::Chair,
+        ahead: &Self::Ahead,
+        before: u32,
+    ) -> impl Future<Output = Stood> + Send;
+}
+
+/// What became of a wait for whoever stands before us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stood {
+    Gone,
+    /// It is still there.
+    Still,
+    /// It is still there, and one that stays so long is cheaper to hear of otherwise.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only PostgreSQL has another way"))]
+    Enough,
+    /// This connection is of no use.
+    Useless,
 }
 
 /// Whether `wished` more connections of each process fit, if it has two in any case and all processes open theirs at
@@ -175,7 +193,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Wait until that one has gone, then call. If it cannot be waited for, ring.
+    /// Wait until that one has gone, then call. If it cannot be waited for, or takes too long, ring.
     pub(crate) fn begin<S: Stand>(store: Arc<S>, runtime: &Handle, ahead: S::Ahead, bell: Arc<Bell>) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         runtime.spawn(watch(store, ahead, bell, over.clone()));
@@ -204,7 +222,7 @@ async fn watch<S: Stand>(store: Arc<S>, ahead: S::Ahead, bell: Arc<Bell>, over: 
     }
 }
 
-/// `false` if nobody wants to know any more, or one cannot wait.
+/// `false` if nobody wants to know any more, or one cannot wait, or not for that long.
 async fn stand<S: Stand>(store: &Arc<S>, ahead: &S::Ahead, over: &AtomicBool) -> bool {
     let (chairs, clock) = (store.chairs(), Clock::boot());
     let chair = match chairs.take(clock.now()) {
@@ -218,18 +236,17 @@ async fn stand<S: Stand>(store: &Arc<S>, ahead: &S::Ahead, over: &AtomicBool) ->
             chair
         }
     };
-    let mut gone = Some(false);
-    while gone == Some(false) && !over.load(Ordering::Acquire) {
-        gone = store.stand(&chair, ahead).await;
+    let (mut stood, mut before) = (Stood::Still, 0);
+    while stood == Stood::Still && !over.load(Ordering::Acquire) {
+        stood = store.stand(&chair, ahead, before).await;
+        before += 1;
     }
-    let Some(gone) = gone else {
+    if stood == Stood::Useless {
         chairs.lost(clock.now());
-        return false;
-    };
-    if chairs.give_back(chair, clock.now()) {
+    } else if chairs.give_back(chair, clock.now()) {
         tokio::spawn(sweep(store.clone()));
     }
-    gone
+    stood == Stood::Gone
 }
 
 async fn sweep<S: Stand>(store: Arc<S>) {

@@ -8,7 +8,7 @@ pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding 
         |it: &&str| *it == "localhost" || *it == "::1" || it.starts_with("127.") || it.starts_with('/');
     if chosen {
         let what = format!("the connection is encrypted ({cipher}) and the server's certificate was checked");
-        return Finding::fine(what, "nobody on the network between can listen");
+        return Finding::fine(what, "nobody between can read or change what is sent");
     }
     let what = "the connection is not encrypted";
     if hosts.iter().all(local) {

@@ -16,8 +16,8 @@ mod ahead;
 pub mod fenced;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;
-#[cfg(feature = "postgres")]
-mod lane;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod leases;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -25,9 +25,9 @@ mod name;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod options;
 #[cfg(feature = "postgres")]
-mod pace;
-#[cfg(feature = "postgres")]
 mod patience;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod reckoning;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -40,13 +40,19 @@ pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 
+/// What a failed handshake of TLS means and what to do, found among the causes of a driver's error.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub fn tls_advice(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    tls::advice(error)
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use lockkeeper_core::kit::tls::Tls;
 #[cfg(feature = "mysql")]
-pub use mysql::{Mysql, MysqlOptions, MysqlPlace};
+pub use mysql::{Mysql, MysqlOptions, MysqlPlace, MysqlSessions, MysqlSessionsPlace};
 #[cfg(feature = "mysql")]
 pub use mysql_async;
 #[cfg(feature = "postgres")]
-pub use postgres::{Postgres, PostgresOptions, PostgresPlace};
+pub use postgres::{Postgres, PostgresOptions, PostgresPlace, PostgresSessions, PostgresSessionsPlace};
 #[cfg(feature = "postgres")]
 pub use tokio_postgres;

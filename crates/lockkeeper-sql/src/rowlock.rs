@@ -1,6 +1,6 @@
 //! Locks on your own rows, without any lock table: what a database already does well.
 //!
-//! Three ways, from cheap to dear. One statement that checks and changes at once (`take`). A version column that
+//! Three ways, from cheap to expensive. One statement that checks and changes at once (`take`). A version column that
 //! refuses a change to what has changed meanwhile ([`Attempts`]). `SELECT … FOR UPDATE`, which makes others
 //! wait (`section`). All three are as safe as the database's commit; none needs a lease or a fence.
 
@@ -15,10 +15,11 @@ use crate::retry;
 /// ```
 /// use lockkeeper_sql::rowlock::Retry;
 ///
-/// let retry = Retry { attempts_max: 5, ..Retry::default() };
+/// let retry = Retry::times(5);
 /// assert!(retry.pause_first < retry.pause_max);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retry {
     /// Give up after this many attempts.
     pub attempts_max: u32,
@@ -28,14 +29,18 @@ pub struct Retry {
     pub pause_max: Duration,
 }
 
+impl Retry {
+    /// So many attempts, with the pauses of the default.
+    #[must_use]
+    pub const fn times(attempts_max: u32) -> Self {
+        Retry { attempts_max, pause_first: Duration::from_millis(1), pause_max: Duration::from_millis(100) }
+    }
+}
+
 impl Default for Retry {
     /// Thirty attempts, pauses from a millisecond to a tenth of a second.
     fn default() -> Self {
-        Retry {
-            attempts_max: 30,
-            pause_first: Duration::from_millis(1),
-            pause_max: Duration::from_millis(100),
-        }
+        Retry::times(30)
     }
 }
 
@@ -102,13 +107,14 @@ impl Attempts {
 /// # async fn main() -> Result<(), lockkeeper_core::Error> {
 /// use lockkeeper_sql::rowlock::{Attempts, Contended, Retry};
 ///
-/// let mut attempts = Attempts::new(Retry { attempts_max: 1, ..Retry::default() });
-/// assert_eq!(attempts.lost().await, Err(Contended { attempts: 1 }));
+/// let mut attempts = Attempts::new(Retry::times(1));
+/// assert_eq!(attempts.lost().await.map_err(|it: Contended| it.attempts), Err(1));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("others changed the row in each of {attempts} attempts; shed load, or wait for a lock before")]
+#[non_exhaustive]
 pub struct Contended {
     /// How many were made.
     pub attempts: u32,
@@ -197,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn losing_is_counted_and_bounded() {
-        let mut attempts = Attempts::new(Retry { attempts_max: 3, ..Retry::default() });
+        let mut attempts = Attempts::new(Retry::times(3));
         assert_eq!(attempts.lost().await, Ok(()));
         assert_eq!(attempts.lost().await, Ok(()));
         assert_eq!(attempts.retries(), 2);

@@ -4,6 +4,10 @@
 
 #[path = "suites/mysql.rs"]
 mod mysql;
+#[path = "suites/mysql_sessions.rs"]
+mod mysql_sessions;
 #[path = "suites/postgres.rs"]
 mod postgres;
+#[path = "suites/postgres_sessions.rs"]
+mod postgres_sessions;
 mod shared;

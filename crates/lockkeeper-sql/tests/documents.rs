@@ -6,4 +6,5 @@ fn the_documents_hold_the_ddl() {
     assert!(postgres.contains(&lockkeeper_sql::postgres::ddl("lockkeeper")));
     let mysql = include_str!("../../../docs/backends/mysql.md");
     assert!(mysql.contains(&lockkeeper_sql::mysql::ddl()));
+    assert!(mysql.contains(lockkeeper_sql::mysql::memo_ddl()));
 }

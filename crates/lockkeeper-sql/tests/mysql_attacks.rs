@@ -13,11 +13,12 @@ use std::time::Duration;
 use faults::within;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
+use lockkeeper_core::memos::{Memos as _, Swap};
+use lockkeeper_core::{Claim, ClaimId, Clock, Fence, Key, Load, Locker};
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_sql::Mysql;
 use lockkeeper_sql::mysql::MysqlFences;
-use mysql_async::{Conn, Opts};
+use mysql_async::{Conn, Opts, TxOpts};
 use mysql_site::{OnMariaDb, OnMysql, Ours, WORKER, url_of};
 use tokio::task::JoinSet;
 
@@ -49,9 +50,12 @@ cases! {
     a_server_without_a_free_connection_loses_no_lock;
     short_processes_clean_up;
     four_who_make_the_table_of_fences_at_once_all_succeed;
+    four_who_write_the_first_memo_make_its_tables_and_one_of_them_writes;
+    memos_without_tables_are_refused_where_none_may_be_made;
     a_weight_above_the_capacity_is_refused_and_blocks_nobody;
     twenty_who_start_together_all_start;
     twenty_who_upgrade_together_all_start;
+    whoever_version_3_let_in_and_did_not_tell_is_told;
     a_session_in_doubt_is_thrown_away;
     replication_is_warned_of_only_if_a_replica_is_there;
     a_runtime_that_nobody_drives_holds_up_nobody;
@@ -219,8 +223,16 @@ async fn short_processes_clean_up<S: Ours>() {
 }
 
 async fn four_who_make_the_table_of_fences_at_once_all_succeed<S: Ours>() {
+    // As it was before readers had a number of their own.
+    let old = "CREATE TABLE lockkeeper_fence (resource BINARY(32) NOT NULL PRIMARY KEY, \
+               name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, fence BIGINT NOT NULL) \
+               ENGINE = InnoDB; INSERT INTO lockkeeper_fence VALUES (UNHEX(SHA2('old', 256)), 'old', 10)";
     let site = S::start(&[]).await;
-    for _ in 0..10 {
+    for round in 0..10 {
+        let is_old = round % 2 == 1;
+        if is_old {
+            site.sql(old).await;
+        }
         let mut makers = JoinSet::new();
         for _ in 0..4 {
             let mut conn = Conn::new(Opts::from_url(&site.url()).unwrap()).await.unwrap();
@@ -229,8 +241,52 @@ async fn four_who_make_the_table_of_fences_at_once_all_succeed<S: Ours>() {
         while let Some(made) = makers.join_next().await {
             made.unwrap().unwrap();
         }
+        let mut conn = Conn::new(Opts::from_url(&site.url()).unwrap()).await.unwrap();
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        let (key, fence) = (Key::new("old").unwrap(), Fence::from_u64(9));
+        let refused = MysqlFences.check(&mut tx, &key, fence).await.is_err();
+        assert_eq!(refused, is_old, "what an old table knew is kept");
+        tx.rollback().await.unwrap();
         site.sql("DROP TABLE lockkeeper_fence").await;
     }
+}
+
+async fn four_who_write_the_first_memo_make_its_tables_and_one_of_them_writes<S: Ours>() {
+    let (site, key) = (S::start(&[]).await, Key::new("nightly").unwrap());
+    for _ in 0..5 {
+        let mut writers = JoinSet::new();
+        for at in 0..4 {
+            let (store, key) = (site.open(site.port()).await, key.clone());
+            writers.spawn(async move { store.swap(&key, None, &[at], Duration::from_secs(3600)).await });
+        }
+        let mut written = 0;
+        while let Some(answer) = writers.join_next().await {
+            written += u32::from(matches!(answer.unwrap().unwrap(), Swap::Done(_)));
+        }
+        assert_eq!(written, 1);
+        site.sql("DROP TABLE lockkeeper_memo; DROP TABLE lockkeeper_memo_version").await;
+    }
+}
+
+async fn memos_without_tables_are_refused_where_none_may_be_made<S: Ours>() {
+    let (site, key) = (S::start(&[]).await, Key::new("nightly").unwrap());
+    site.open(site.port()).await;
+    let url = format!("{}?create=no", site.url());
+    let store = Mysql::connect(&url).await.unwrap();
+    assert_eq!(store.read(&key).await.unwrap(), None);
+    let fault = store.swap(&key, None, b"done", TTL).await.unwrap_err();
+    assert!(!fault.is_transient() && fault.message.contains("run the DDL"), "{fault}");
+    let warned = |findings: &[lockkeeper_core::inspect::Finding]| {
+        findings.iter().any(|it| it.severity == Severity::Warning && it.what.contains("memos"))
+    };
+    assert!(warned(&store.doctor().await.unwrap()));
+    // Made by hand, as the page says.
+    for statement in lockkeeper_sql::mysql::memo_ddl().split_inclusive(";\n") {
+        site.sql(statement).await;
+    }
+    assert!(matches!(store.swap(&key, None, b"done", TTL * 100).await.unwrap(), Swap::Done(_)));
+    assert_eq!(store.read(&key).await.unwrap().unwrap().value, b"done");
+    assert!(!warned(&store.doctor().await.unwrap()));
 }
 
 async fn a_weight_above_the_capacity_is_refused_and_blocks_nobody<S: Ours>() {
@@ -274,9 +330,31 @@ async fn twenty_who_upgrade_together_all_start<S: Ours>() {
     let site = S::start(&[]).await;
     site.sql(include_str!("mysql_site/version_2.sql")).await;
     start_together(&site).await;
-    assert_eq!(site.sql("SELECT version FROM lockkeeper_store").await.trim(), "3");
+    assert_eq!(site.sql("SELECT version FROM lockkeeper_store").await.trim(), "4");
     let old = locker(site.open(site.port()).await).try_lock("old").await.unwrap();
     assert!(old.is_none(), "the holder was forgotten");
+}
+
+/// Version 3 gave a number only to whoever asked.
+async fn whoever_version_3_let_in_and_did_not_tell_is_told<S: Ours>() {
+    let site = S::start(&[]).await;
+    site.sql(include_str!("mysql_site/version_3.sql")).await;
+    start_together(&site).await;
+    assert_eq!(site.sql("SELECT version FROM lockkeeper_store").await.trim(), "4");
+    let store = site.open(site.port()).await;
+    let claim = |id: &[u8; 16], weight| {
+        let (id, key) = (ClaimId::from_bytes(*id), Key::new("old").unwrap());
+        store.enter(Claim::known_as(id, key, TTL).load(Load::new(weight, u32::MAX)))
+    };
+    let (mut told, mut untold) = (claim(b"sixteen bytes id", 1), claim(b"the id not told_", 1));
+    let Turn::Held(grant) = untold.turn().await.unwrap() else { panic!("it was let in") };
+    assert!(9_999_999_999_999 < grant.counter);
+    assert!(matches!(told.turn().await.unwrap(), Turn::Held(grant) if grant.counter == 9_999_999_999_998));
+    let mut next = claim(b"sixteen other id", u32::MAX);
+    assert!(matches!(next.turn().await.unwrap(), Turn::Wait { .. }));
+    told.leave().await.unwrap();
+    untold.leave().await.unwrap();
+    assert!(matches!(next.turn().await.unwrap(), Turn::Held(after) if grant.counter < after.counter));
 }
 
 /// After the disk was full a session may still be inside a transaction. The next lock does not meet it.

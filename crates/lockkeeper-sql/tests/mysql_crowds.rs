@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Guard, Locker};
+use lockkeeper_core::backend::{Backend, Place, Turn};
+use lockkeeper_core::{Claim, Clock, Guard, Key, Load, Locker};
 use mysql_site::{OnMariaDb, OnMysql, Ours};
 use tokio::sync::{Barrier, Mutex};
 use tokio::task::JoinSet;
@@ -45,6 +46,7 @@ cases! {
     eight_thousand_names_are_granted_and_none_is_lost;
     two_thousand_names_with_a_short_ttl_are_granted;
     a_long_line_does_not_collapse;
+    sharers_enter_by_one_hand_off_and_are_called_by_it;
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -181,4 +183,55 @@ async fn a_long_line<S: Ours>() -> Result<(), String> {
     // Clients without optimisation share two cores with the server here: this guards against the collapse that was, when
     // a long line kept a tenth. What share it keeps is a benchmark's to say.
     if few[0] * 0.1 <= many[0] { Ok(()) } else { Err(told) }
+}
+
+/// A counter of the server.
+async fn counted<S: Ours>(site: &S, name: &str) -> u64 {
+    let said = site.sql(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await;
+    said.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// Sixteen readers behind a writer: its leave lets in all of them, and calls all of them. None asks the procedure, nor
+/// looks: what wakes it tells it.
+async fn sharers_enter_by_one_hand_off_and_are_called_by_it<S: Ours>() {
+    const READERS: u64 = 16;
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let url = format!("{}?clean_every=1h", site.url());
+    let (reader, writer) = (Load::new(1, u32::MAX), Load::new(u32::MAX, u32::MAX));
+    let claim =
+        |load| Claim::new(Key::new("room").unwrap(), Duration::from_secs(10 * 60)).unwrap().load(load);
+    // Whoever finds a lock free cannot be waited for; the writer behind it can.
+    let mut first = S::open_url(&url).await.enter(claim(writer));
+    assert!(matches!(first.turn().await.unwrap(), Turn::Held(_)));
+    let mut second = S::open_url(&url).await.enter(claim(writer));
+    assert!(matches!(second.turn().await.unwrap(), Turn::Wait { .. }));
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut place = S::open_url(&url).await.enter(claim(reader));
+        assert!(matches!(place.turn().await.unwrap(), Turn::Wait { .. }));
+        readers.push(place);
+    }
+    first.leave().await.unwrap();
+    let Turn::Held(before) = second.turn().await.unwrap() else { panic!("the writer is the next") };
+    let standing = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT GET_LOCK(%RELEASE_LOCK%'";
+    within(async {
+        while site.sql(standing).await.trim() != READERS.to_string() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let (calls, looks) =
+        (counted(&site, "Com_call_procedure").await, counted(&site, "Com_stmt_execute").await);
+    second.leave().await.unwrap();
+    let mut last = before.counter;
+    for place in &mut readers {
+        within(place.changed()).await;
+        let Turn::Held(grant) = place.turn().await.unwrap() else { panic!("it was not let in") };
+        assert!(last < grant.counter, "in the order of the line");
+        last = grant.counter;
+    }
+    let calls = counted(&site, "Com_call_procedure").await - calls;
+    let looks = counted(&site, "Com_stmt_execute").await - looks;
+    // The procedure that leaves, and the rule of who enters, which it calls.
+    assert_eq!((calls, looks), (2, 0));
 }

@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Fence, Key, SharedFence};
 use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
 use lockkeeper_sql::fenced::FencedError;
 use lockkeeper_sql::mysql::{MysqlFences, named, rowlock};
@@ -77,6 +77,39 @@ macro_rules! shop {
                 let ended = if checked.is_ok() { tx.commit().await } else { tx.rollback().await };
                 ended.unwrap();
                 checked
+            }
+
+            async fn check_shared(
+                conn: &mut Conn,
+                key: &Key,
+                fence: SharedFence,
+            ) -> Result<(), FencedError<Error>> {
+                let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+                let checked = MysqlFences.check_shared(&mut tx, key, fence).await;
+                let ended = if checked.is_ok() { tx.commit().await } else { tx.rollback().await };
+                ended.unwrap();
+                checked
+            }
+
+            const HEADING: &'static str = "MySQL and MariaDB";
+
+            async fn run_printed(
+                conn: &mut Conn,
+                sql: &str,
+                is_writer: bool,
+                name: &str,
+                fence: i64,
+            ) -> bool {
+                let (raise, look) = sql.split_once(";\n").unwrap();
+                let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+                tx.exec_drop(raise, (name, name, fence)).await.unwrap();
+                let let_in: Option<bool> = if is_writer {
+                    tx.exec_first(look, (fence, fence, name)).await.unwrap()
+                } else {
+                    tx.exec_first(look, (fence, name)).await.unwrap()
+                };
+                tx.commit().await.unwrap();
+                let_in.unwrap()
             }
         }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
+use lockkeeper_core::{Claim, Clock, Fence, Key, Load, Locker};
 use lockkeeper_servers::proxy::{Proxy, Rule};
 use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::Postgres;
@@ -97,7 +97,7 @@ async fn no_setting_of_the_user_matters() {
     server.sql("ALTER ROLE worker SET statement_timeout = 1").await.unwrap();
     let url = server.url().replacen("postgres@", "worker@", 1);
     take_turns(open(&url).await, open(&url).await).await;
-    // What a pooled session cannot set, a function sets for its own transaction.
+    // What a pooled session cannot set is set for each transaction.
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
     client
@@ -106,7 +106,7 @@ async fn no_setting_of_the_user_matters() {
         )
         .await
         .unwrap();
-    let turn = "SELECT lockkeeper.lockkeeper_turn_2('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL, false)";
+    let turn = "SELECT lockkeeper.lockkeeper_turn_3('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL, false) FROM lockkeeper.lockkeeper_settings_3()";
     client.batch_execute(&format!("SET standard_conforming_strings = on; {turn}")).await.unwrap();
     let row = client.query_one("SHOW synchronous_commit", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "on");
@@ -233,6 +233,15 @@ async fn a_table_of_fences_is_made_by_many_at_once() {
     for round in 0..10 {
         let schema = format!("shop_{round}");
         server.sql(&format!("CREATE SCHEMA {schema}")).await.unwrap();
+        let is_old = round % 2 == 1;
+        if is_old {
+            // As it was before readers had a number of their own.
+            let old = format!(
+                "CREATE TABLE {schema}.lockkeeper_fence (resource bytea PRIMARY KEY, name text NOT NULL, fence bigint NOT NULL); \
+                 INSERT INTO {schema}.lockkeeper_fence VALUES (sha256('old'), 'old', 10)"
+            );
+            server.sql(&old).await.unwrap();
+        }
         let mut tasks = JoinSet::new();
         for _ in 0..4 {
             let (url, fences) = (server.url(), PostgresFences::new(&schema).unwrap());
@@ -245,6 +254,12 @@ async fn a_table_of_fences_is_made_by_many_at_once() {
         while let Some(made) = tasks.join_next().await {
             made.unwrap().unwrap();
         }
+        let (mut client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        let tx = client.transaction().await.unwrap();
+        let (fences, key) = (PostgresFences::new(&schema).unwrap(), Key::new("old").unwrap());
+        let refused = fences.check(&tx, &key, Fence::from_u64(9)).await.is_err();
+        assert_eq!(refused, is_old, "what an old table knew is kept");
     }
 }
 
@@ -258,39 +273,6 @@ async fn a_claim_heavier_than_its_room_is_refused_and_blocks_nobody() {
     assert!(!fault.is_transient() && fault.message.contains("capacity is 2"), "{fault}");
     assert!(store.show(&key).await.unwrap().is_none());
     locker(store).lock("room").await.unwrap().release().await.unwrap();
-}
-
-#[tokio::test]
-async fn processes_of_the_version_before_share_the_lines() {
-    let server = start(&[]).await;
-    server.sql(include_str!("postgres_site/version_1.sql")).await.unwrap();
-    let old = async |verb: &str, id: u8, rest: &str| {
-        let name = "sha256('both'::bytea)";
-        server.sql(&format!("SELECT lockkeeper.lockkeeper_{verb}_1({name}, '\\x0{id}'{rest})")).await.unwrap()
-    };
-    let asks = ", 'both', 60000000, 1, 1, true, 'old', 1, NULL, NULL, NULL";
-    // An old process holds; a new one waits, and is called when the old one leaves.
-    assert!(old("turn", 1, asks).await.starts_with("{1,"));
-    let store = open(&server.url()).await;
-    let locker = locker(store.clone());
-    let waiting = tokio::spawn({
-        let locker = locker.clone();
-        async move { locker.lock("both").await.unwrap() }
-    });
-    let waits = async || {
-        let info = store.show(&Key::new("both").unwrap()).await.unwrap();
-        info.is_some_and(|it| !it.waiters.is_empty())
-    };
-    within(async { while !waits().await {} }).await;
-    old("leave", 1, "").await;
-    let guard = within(waiting).await.unwrap();
-    // The new one holds; an old one waits, and is let in when the new one leaves, with a larger counter.
-    assert!(old("turn", 2, asks).await.starts_with("{0,"));
-    let fence = guard.fence();
-    guard.release().await.unwrap();
-    assert!(old("turn", 2, asks).await.starts_with("{1,"));
-    old("leave", 2, "").await;
-    assert!(fence < locker.lock("both").await.unwrap().fence());
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Fence, Key, SharedFence};
 use lockkeeper_servers::{Postgres, PostgresOptions};
 use lockkeeper_sql::fenced::FencedError;
 use lockkeeper_sql::postgres::{PostgresFences, advisory, rowlock};
@@ -76,6 +76,27 @@ impl Shop for Postgres {
         let ended = if checked.is_ok() { tx.commit().await } else { tx.rollback().await };
         ended.unwrap();
         checked
+    }
+
+    async fn check_shared(
+        client: &mut Client,
+        key: &Key,
+        fence: SharedFence,
+    ) -> Result<(), FencedError<Error>> {
+        let tx = client.transaction().await.unwrap();
+        let checked = fences().check_shared(&tx, key, fence).await;
+        let ended = if checked.is_ok() { tx.commit().await } else { tx.rollback().await };
+        ended.unwrap();
+        checked
+    }
+
+    const HEADING: &'static str = "PostgreSQL";
+
+    async fn run_printed(client: &mut Client, sql: &str, _: bool, name: &str, fence: i64) -> bool {
+        let tx = client.transaction().await.unwrap();
+        let let_in = tx.query_opt(sql, &[&name, &fence]).await.unwrap().is_some();
+        tx.commit().await.unwrap();
+        let_in
     }
 }
 

@@ -1,15 +1,16 @@
 //! The operator's view: who holds and who waits, breaking a lock, and the cleaner.
 
-use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::kit::{Listed, gather};
 use lockkeeper_core::{Fence, Key, Label, Load, Moment, backend};
 use rusqlite::{Connection, Row, params};
 
 use crate::Sqlite;
-use crate::connection::{Look, Verb};
+
 use crate::doctor::Examine;
 use crate::fault::Result;
 use crate::line::{Tx, moment, nanos};
+use crate::work::{Look, Verb};
 
 impl Inspect for Sqlite {
     async fn list(&self, prefix: &str) -> backend::Result<Vec<LockInfo>> {
@@ -21,7 +22,12 @@ impl Inspect for Sqlite {
     }
 
     async fn break_lock(&self, key: &Key) -> backend::Result<Vec<Occupant>> {
-        self.worker.ask(Break(key.clone())).await
+        self.worker.ask(Break { key: key.clone(), only: None }).await
+    }
+
+    async fn break_holder(&self, key: &Key, fence: Fence) -> backend::Result<Broken> {
+        let broken = self.worker.ask(Break { key: key.clone(), only: Some(fence) }).await?;
+        Ok(broken.into_iter().next().map_or(Broken::Changed, Broken::Lost))
     }
 
     async fn doctor(&self) -> backend::Result<Vec<Finding>> {
@@ -114,24 +120,33 @@ impl Verb for Show {
 }
 
 #[derive(Debug)]
-struct Break(Key);
+pub(crate) struct Break {
+    pub(crate) key: Key,
+    /// Only the holder with this fence.
+    pub(crate) only: Option<Fence>,
+}
 
 impl Verb for Break {
     type Answer = Vec<Occupant>;
     const DOING: &'static str = "breaking a lock";
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Occupant>> {
-        let mut line = tx.line(&self.0)?;
+        let Break { key, only } = self;
+        tx.forget_expired(key)?;
         let mut held =
             tx.connection.prepare_cached(select!("WHERE key = ?1 AND counter != 0 ORDER BY seq"))?;
-        let found = held.query_map(params![self.0.as_str()], |row| read(row, tx.now))?;
-        let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+        let found = held.query_map(params![key.as_str()], |row| read(row, tx.now))?;
+        let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
         drop(held);
+        found.retain(|it| only.is_none() || it.listed.occupant.fence == *only);
+        let before = tx.line(key)?;
         for it in &found {
-            tx.remove(&self.0, it.seq)?;
-            line.entries.retain(|entry| entry.seq != it.seq);
+            // Whoever loses it should hear of it.
+            tx.called.extend(before.entries.iter().filter(|entry| entry.seq == it.seq).map(|entry| entry.id));
+            tx.remove(key, it.seq)?;
         }
-        tx.settle(&self.0, &mut line, None)?;
+        let mut line = tx.line(key)?;
+        tx.settle(key, &mut line)?;
         Ok(found.into_iter().map(|it| it.listed.occupant).collect())
     }
 }
@@ -158,7 +173,7 @@ impl Verb for Clean {
         for key in &self.0 {
             tx.forget_expired(key)?;
             let mut line = tx.line(key)?;
-            tx.settle(key, &mut line, None)?;
+            tx.settle(key, &mut line)?;
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// After a bell could not be hung, or was not heard, the next try comes not before this.
 const RETRY: Duration = Duration::from_secs(1);
+/// How many rings the kernel keeps for us at least, if nobody told it otherwise (`net.unix.max_dgram_qlen`).
+pub(crate) const RINGS_KEPT: usize = 10;
 /// How many of those in the folder are looked at when a bell is hung: dead processes leave theirs behind.
 const CLEAN_MAX: usize = 32;
 
@@ -90,8 +92,6 @@ pub(crate) struct Bell {
     pipe: PipeReader,
     /// Where others ring.
     hung: Option<Hung>,
-    /// To ring others; made when it is first needed.
-    hand: Option<UnixDatagram>,
     needed: Moment,
     not_before: Moment,
 }
@@ -126,7 +126,6 @@ impl Bell {
             sleeps,
             pipe,
             hung: None,
-            hand: None,
             needed: start,
             not_before: start,
         };
@@ -179,29 +178,6 @@ impl Bell {
         })
     }
 
-    /// Ring for a claim of somebody else. Those of this thread hear of it anyway.
-    pub(crate) fn ring(&mut self, id: ClaimId) {
-        let number = Number::of(id);
-        if number == self.number {
-            return;
-        }
-        let path = folder(&self.file).join(number.name());
-        let sent = self.hand().and_then(|it| it.send_to(id.as_bytes(), &path));
-        if sent.is_err_and(|it| it.kind() == ErrorKind::ConnectionRefused) {
-            // Its process is dead.
-            let _ = fs::remove_file(&path);
-        }
-    }
-
-    fn hand(&mut self) -> std::io::Result<&UnixDatagram> {
-        if self.hand.is_none() {
-            let hand = UnixDatagram::unbound()?;
-            hand.set_nonblocking(true)?;
-            self.hand = Some(hand);
-        }
-        self.hand.as_ref().ok_or_else(|| Error::from(ErrorKind::NotFound))
-    }
-
     /// Somebody waits: hang it where others can ring it, if that is possible.
     pub(crate) fn need(&mut self, now: Moment) {
         self.needed = now;
@@ -239,6 +215,45 @@ impl Bell {
     pub(crate) fn take_down(&mut self) {
         self.hung = None;
         self.not_before = Moment::from_nanos(0);
+    }
+}
+
+/// What rings the bells of others.
+#[derive(Debug)]
+pub(crate) struct Hand {
+    number: Number,
+    folder: PathBuf,
+    /// Made when it is first needed.
+    socket: Option<UnixDatagram>,
+}
+
+impl Hand {
+    /// For claims in `file`. Those of `number` are our own.
+    pub(crate) fn new(number: Number, file: &Path) -> Self {
+        Hand { number, folder: folder(file), socket: None }
+    }
+
+    /// Ring for a claim of somebody else. Those of this process hear of it anyway.
+    pub(crate) fn ring(&mut self, id: ClaimId) {
+        let number = Number::of(id);
+        if number == self.number {
+            return;
+        }
+        let path = self.folder.join(number.name());
+        let sent = self.socket().and_then(|it| it.send_to(id.as_bytes(), &path));
+        if sent.is_err_and(|it| it.kind() == ErrorKind::ConnectionRefused) {
+            // Its process is dead.
+            let _ = fs::remove_file(&path);
+        }
+    }
+
+    fn socket(&mut self) -> std::io::Result<&UnixDatagram> {
+        if self.socket.is_none() {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            self.socket = Some(socket);
+        }
+        self.socket.as_ref().ok_or_else(|| Error::from(ErrorKind::NotFound))
     }
 }
 
@@ -308,7 +323,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("locks.db");
         fs::write(&file, "").unwrap();
-        let ((mut one, _), (mut two, _), (mut three, _)) = (bell(&file), bell(&file), bell(&file));
+        let ((mut two, _), (mut three, _)) = (bell(&file), bell(&file));
+        let mut one = Hand::new(Number::random().unwrap(), &file);
         two.need(now());
         three.need(now());
         let id = two.number.mark(ClaimId::random().unwrap());
@@ -360,7 +376,7 @@ mod tests {
         two.need(now());
         assert_eq!(names(&file).len(), 3, "the dead one is gone: {:?}", names(&file));
         drop(UnixDatagram::bind(super::folder(&file).join(dead.name())).unwrap());
-        one.ring(dead.mark(ClaimId::random().unwrap()));
+        Hand::new(one.number, &file).ring(dead.mark(ClaimId::random().unwrap()));
         assert_eq!(names(&file).len(), 3, "whoever rings removes it as well");
         fs::remove_file(super::folder(&file).join("README")).unwrap();
         one.rest(now());

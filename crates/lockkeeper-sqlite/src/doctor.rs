@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use lockkeeper_core::inspect::Finding;
 use rusqlite::Connection;
 
-use crate::connection::{Look, Verb};
 use crate::fault::Result;
 use crate::host::{self, Disk};
 use crate::line::Tx;
 use crate::options::{Durability, SqliteOptions};
+use crate::work::{Look, Verb};
 
 /// Look at everything that could endanger locks in this file.
 #[derive(Debug)]
@@ -46,12 +46,12 @@ fn disk(options: &SqliteOptions) -> Finding {
         ),
         Disk::Fuse => Finding::warning(
             "the file is on a FUSE file system".to_owned(),
-            "if another host can mount it too, locks are given twice",
+            "if another host can mount it too, a lock can be held by two at once",
             "make sure that it is local, or use a local disk",
         ),
         Disk::Shared(kind) => Finding::danger(
             format!("the file is on a network file system ({kind})"),
-            "locks can be given twice",
+            "a lock can be held by two at once",
             "use a local disk, or a server",
         ),
     }
@@ -62,10 +62,9 @@ fn durability(options: &SqliteOptions) -> Finding {
         Durability::Full => {
             Finding::fine("durability is full".to_owned(), "no power cut can make a fence go back")
         }
-        Durability::Normal => Finding::warning(
+        Durability::Normal => Finding::fine(
             "durability is normal".to_owned(),
-            "after a power cut the last fences may be given again",
-            "use `durability=full` if fences guard data that survives a power cut",
+            "a power cut undoes the last grants, which end with the host anyway; fences still grow",
         ),
     }
 }
@@ -77,7 +76,7 @@ fn soundness(connection: &Connection) -> Result<Finding> {
     }
     Ok(Finding::danger(
         format!("the file is damaged: {verdict}"),
-        "claims may be missing, so that locks are given twice",
+        "claims may be missing, so that a lock can be held by two at once",
         "stop its users and move the file away; a new one is made on the next start",
     ))
 }

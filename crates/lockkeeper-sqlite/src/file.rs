@@ -9,19 +9,22 @@ use lockkeeper_core::clock::pause_thread;
 use lockkeeper_core::{ClaimId, Clock, Key, Moment};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::connection::Look;
 use crate::fault::{Result, Trouble};
 use crate::forked::Opened;
 use crate::host::{self, Disk};
 use crate::line::Tx;
 use crate::options::{Durability, SqliteOptions};
 use crate::schema;
+use crate::work::Look;
 
-/// Pages in the write-ahead log before it is copied back, and the bytes it may keep after that.
-const WAL_PAGES: i64 = 1000;
+/// The bytes that the write-ahead log may keep after it was copied back.
 const WAL_BYTES_MAX: i64 = 8 << 20;
 
+/// The longest pause between attempts at first, and after a while.
+const PAUSE_FIRST: Duration = Duration::from_micros(100);
+const PAUSE_LATER: Duration = Duration::from_millis(20);
 /// Between attempts there is at least so many times the span that one took, but not more than that.
 const ATTEMPT_SHARE: u32 = 16;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -86,13 +89,26 @@ impl File {
         pauses.retry(deadline, || what(&Look { connection, options, now: clock.now() }))
     }
 
+    /// Look at the file, whoever is in the way.
+    pub(crate) fn look_once<T>(&self, what: impl FnOnce(&Look<'_>) -> Result<T>) -> Result<T> {
+        what(&Look { connection: &self.connection, options: &self.options, now: Clock::boot().now() })
+    }
+
     pub(crate) fn tx<'a>(
         &'a self,
         now: Moment,
         touched: &'a mut Vec<Key>,
         called: &'a mut Vec<ClaimId>,
     ) -> Tx<'a> {
-        Tx { connection: &self.connection, boot: &self.boot, now, touched, called, has_granted: false }
+        Tx {
+            connection: &self.connection,
+            boot: &self.boot,
+            now,
+            touched,
+            called,
+            has_granted: false,
+            must_last: false,
+        }
     }
 
     /// About `span`, so that processes do not do the same thing at the same time.
@@ -100,12 +116,22 @@ impl File {
         self.pauses.between(span * 3 / 4, span * 5 / 4)
     }
 
+    /// A number below `end`, and above 0.
+    pub(crate) fn any_below(&mut self, end: u32) -> u32 {
+        let span = self.pauses.between(Duration::from_nanos(4096), Duration::from_nanos(4096) * end);
+        u32::try_from(span.as_nanos() / 4096).unwrap_or(1)
+    }
+
+    /// Whether the path now means another file, or none, or a new connection is needed for some other reason.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.is_suspect || self.identity.is_none() || identity(&self.options.path) != self.identity
+    }
+
     /// If the path now means another file, or none, use that one: others who open it do not see ours.
     ///
     /// `true` if it was so. The locks in the old file are lost, and renewals will say so.
     pub(crate) fn reopen_if_moved(&mut self) -> Result<bool> {
-        let is_same = self.identity.is_some() && identity(&self.options.path) == self.identity;
-        if is_same && !self.is_suspect {
+        if !self.has_moved() {
             return Ok(false);
         }
         make_folder(&self.options.path)?;
@@ -123,13 +149,25 @@ impl File {
     /// Begin a write transaction, waiting for the write lock until `deadline`. Its commit waits for the disk if it
     /// `flushes`.
     pub(crate) fn begin(&mut self, deadline: Moment, flushes: bool) -> Result<()> {
-        if self.flushes != Some(flushes) {
-            // SQLite does not change this in the middle of a transaction.
-            self.connection.pragma_update(None, "synchronous", if flushes { "FULL" } else { "NORMAL" })?;
-            self.flushes = Some(flushes);
-        }
+        self.set_flushes(flushes)?;
         let began = begin_immediate(&self.connection, &mut self.pauses, deadline);
         began.inspect_err(|it| self.is_suspect = it.may_heal())
+    }
+
+    /// Begin a write transaction if nobody is in the way. Its commit does not wait for the disk.
+    pub(crate) fn begin_once(&mut self) -> Result<()> {
+        self.set_flushes(false)?;
+        statement(&self.connection, "BEGIN IMMEDIATE")
+    }
+
+    fn set_flushes(&mut self, flushes: bool) -> Result<()> {
+        if self.flushes != Some(flushes) {
+            // SQLite does not change this in the middle of a transaction.
+            let mode = if flushes { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            statement(&self.connection, mode)?;
+            self.flushes = Some(flushes);
+        }
+        Ok(())
     }
 
     pub(crate) fn commit(&mut self) -> Result<()> {
@@ -146,8 +184,9 @@ impl File {
     }
 
     /// Copy the log back, so that the next transaction writes over it and needs no new space.
-    pub(crate) fn reuse_log(&mut self) {
-        // On a disk this full it may fail; then so does the next transaction, which can tell.
+    pub(crate) fn copy_log(&mut self) {
+        // It may fail, on a full disk or because another process does it. What is wrong is met by the next transaction, which
+        // can tell.
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     }
 }
@@ -203,7 +242,8 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> 
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&options.path, flags)?;
-    if connection.is_readonly("main")? {
+    // SQLite opens what it may not write for reading. Asking its own connection is done differently in each version.
+    if accessat(CWD, &options.path, Access::WRITE_OK, AtFlags::EACCESS).is_err() {
         return Err(Trouble::permanent("the file may not be written; allow this user to read and write it"));
     }
     // We wait ourselves: SQLite's own way is unfair under contention and is not used everywhere.
@@ -213,6 +253,8 @@ fn connect(options: &SqliteOptions, boot: &str) -> Result<(Connection, Opened)> 
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // No plan of ours depends on a value. Without this SQLite plans a cached statement anew each time it is used.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let mut pauses = Pauses::new();
     let deadline = Clock::boot().now().after(options.timeout);
     pauses.retry(deadline, || configure(&connection))?;
@@ -237,7 +279,8 @@ fn configure(connection: &Connection) -> Result<()> {
     }
     // Making the tables waits for the disk in either mode.
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
+    // Copying the log back waits for the disk, so it is not for whoever happens to commit.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES_MAX)?;
     Ok(())
 }
@@ -276,16 +319,11 @@ impl Pauses {
         }
     }
 
-    /// How long to pause before the next attempt. Whoever has waited long tries more often, so that among
-    /// many nobody is left behind.
+    /// How long to pause before the next attempt: up to half of the time that we have waited. Most transactions are over
+    /// in a moment; and where hundreds wait, they must not take the time from the one whom they wait for.
     fn next(&mut self, waited: Duration) -> Duration {
-        let us = Duration::from_micros;
-        match waited.as_millis() {
-            0..4 => self.between(us(50), us(500)),
-            4..200 => self.between(us(500), us(5000)),
-            200..1000 => self.between(us(200), us(2000)),
-            _ => self.between(us(100), us(500)),
-        }
+        let most = (waited / 2).clamp(PAUSE_FIRST, PAUSE_LATER);
+        self.between(most / 8, most)
     }
 
     fn between(&mut self, least: Duration, most: Duration) -> Duration {
@@ -295,5 +333,24 @@ impl Pauses {
         self.0 ^= self.0 << 17;
         let part = u32::try_from(self.0 >> 40).unwrap_or(0);
         least + (most.saturating_sub(least) / (1 << 12)) * (part >> 12)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_tries_soon_at_first_and_less_often_later() {
+        let (mut pauses, second) = (Pauses::new(), Duration::from_secs(1));
+        let (mut waited, mut attempts) = (Duration::ZERO, 0);
+        while waited < second {
+            let pause = pauses.next(waited);
+            assert!(pause <= PAUSE_FIRST.max(waited / 2), "{pause:?} after {waited:?}");
+            waited += pause;
+            attempts += 1;
+        }
+        // Two hundred of them together: forty in a millisecond would leave the machine for nobody else.
+        assert!(attempts <= 500, "{attempts} attempts in a second");
     }
 }

@@ -9,8 +9,9 @@
 //! Time is the kernel's boot clock and counts only within one boot, whose id is kept in the file: a claim
 //! of an earlier boot is void. The wall clock never decides about a lock.
 //!
-//! The walk of a verb: `place` sends it by its `worker` to the thread of `connection`, which runs it (`verb`) together
-//! with all others that wait in one transaction on the key's `line`; `bell` tells those of other processes whom that let
+//! The walk of a verb (`work`, `verb`): `place` gives it to its `worker`, which runs it at the `desk` if that is free and it
+//! will not wait for the disk, and otherwise sends it to the thread of `connection`, which runs it together with all
+//! others that wait in one transaction on the key's `line`; `bell` tells those of other processes whom that let
 //! in, and `wake` those who wait here.
 //!
 //! [`SqliteFences`] speaks to connections of yours, so [`rusqlite`] is part of this interface and re-exported. When it
@@ -19,6 +20,7 @@
 mod admin;
 mod bell;
 mod connection;
+mod desk;
 mod doctor;
 mod fault;
 mod fenced;
@@ -26,17 +28,24 @@ mod file;
 mod forked;
 mod host;
 mod line;
+mod linger;
+mod lower;
+mod memos;
 mod options;
 mod place;
 mod schema;
 mod spin;
 mod verb;
 mod wake;
+mod work;
 mod worker;
 
 use std::fmt;
+use std::sync::Arc;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::{Claim, Result};
 use tokio::sync::oneshot;
 
@@ -53,7 +62,7 @@ const NAME: &str = "sqlite";
 
 /// Locks in an SQLite file.
 ///
-/// It owns a thread, which owns the connection. When the store and all its places are dropped, the thread
+/// It owns a connection, and a thread that does there whatever may take time. When the store and all its places are dropped, the thread
 /// closes the file and ends; it does not keep the process alive.
 ///
 /// ```
@@ -164,7 +173,15 @@ impl Backend for Sqlite {
     type Place = SqlitePlace;
 
     fn profile(&self) -> Profile {
-        Profile::new(NAME, Reach::Host).fifo().weighted()
+        Profile::new(NAME, Reach::Host).fifo().weighted().lingering().lowering().notifying()
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> SqlitePlace {

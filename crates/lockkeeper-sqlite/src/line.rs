@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Claim, ClaimId, Key, Moment, fence};
+use lockkeeper_core::{Claim, ClaimId, Key, Load, Moment, fence};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::fault::{Result, Trouble};
@@ -21,19 +22,29 @@ pub(crate) struct Entry {
     pub(crate) capacity: u32,
 }
 
-impl Entry {
-    /// Nobody fits into the room beside it.
-    fn is_exclusive(&self) -> bool {
-        self.capacity <= self.weight
+/// What is in a room.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    in_use: u64,
+    /// As large as the smallest capacity that anybody in it, or about to enter, believes in.
+    capacity: u32,
+}
+
+impl Room {
+    const EMPTY: Room = Room { in_use: 0, capacity: u32::MAX };
+
+    fn with(self, entry: &Entry) -> Self {
+        let in_use = self.in_use + u64::from(entry.weight);
+        Room { in_use, capacity: self.capacity.min(entry.capacity) }
+    }
+
+    fn is_enough(self) -> bool {
+        self.in_use <= u64::from(self.capacity)
     }
 }
 
-/// How many of those who wait are read. One pass lets in at most one of them; the next one is read too, to know
-/// whether somebody waits still.
-const WAITING_READ: usize = 2;
-
-/// The head of a line: all claims that hold and the first that wait, without the expired, in the order in which
-/// they came. How many wait behind them makes no difference to what it costs to read.
+/// The head of a line: all claims that hold, those who wait and fit beside them, and the first who does not fit; without
+/// the expired, in the order in which they came. How many wait behind them makes no difference to what it costs to read.
 ///
 /// Whoever holds came before everybody who waits, because nobody overtakes.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +52,8 @@ pub(crate) struct Line {
     pub(crate) entries: Vec<Entry>,
     /// Rows of expired claims were seen; they count for nothing, but somebody should delete them.
     pub(crate) has_expired: bool,
+    /// There are no others: the head is the whole line.
+    pub(crate) is_whole: bool,
 }
 
 const COLUMNS: &str = "seq, id, counter, expires, weight, capacity";
@@ -64,38 +77,34 @@ impl Line {
         let mut read = connection
             .prepare_cached(&format!("SELECT {COLUMNS} FROM lockkeeper_claim WHERE key = ?1 ORDER BY seq"))?;
         let mut rows = read.query(params![key.as_str()])?;
-        let (mut line, mut waiting) = (Line::default(), 0);
-        while waiting < WAITING_READ
-            && let Some(row) = rows.next()?
-        {
+        let (mut line, mut room) = (Line::default(), Room::EMPTY);
+        while let Some(row) = rows.next()? {
             let entry = entry(row)?;
-            if now < entry.expires {
-                waiting += usize::from(!entry.held);
-                line.entries.push(entry);
-            } else {
+            if entry.expires <= now {
                 line.has_expired = true;
+                continue;
+            }
+            room = room.with(&entry);
+            line.entries.push(entry);
+            if !entry.held && !room.is_enough() {
+                return Ok(line);
             }
         }
+        line.is_whole = true;
         Ok(line)
     }
 
-    /// Let in whoever fits, first come first served, nobody past the first who does not fit. Answers the
+    /// Let in all who fit, first come first served, nobody past the first who does not fit. Answers the
     /// positions of those who came in.
     ///
-    /// The room is as large as the smallest capacity that anybody in it, or about to enter, believes in.
-    ///
-    /// Anybody may let in a claim that will be alone. One that shares the room enters only when it is `asking`
-    /// itself: so those who enter together are told in the order of their numbers.
-    pub(crate) fn admit(&mut self, asking: Option<usize>) -> Vec<usize> {
+    /// Whoever sees that there is room lets in all of them: nobody waits for another one's turn.
+    pub(crate) fn admit(&mut self) -> Vec<usize> {
         let held = self.entries.iter().filter(|it| it.held);
-        let mut in_use: u64 = held.clone().map(|it| u64::from(it.weight)).sum();
-        let mut capacity = held.map(|it| it.capacity).min().unwrap_or(u32::MAX);
+        let mut room = held.fold(Room::EMPTY, Room::with);
         let mut entered = Vec::new();
         for (at, next) in self.entries.iter_mut().enumerate().filter(|(_, it)| !it.held) {
-            capacity = capacity.min(next.capacity);
-            in_use += u64::from(next.weight);
-            let may_enter = next.is_exclusive() || asking == Some(at);
-            if u64::from(capacity) < in_use || !may_enter {
+            room = room.with(next);
+            if !room.is_enough() {
                 break;
             }
             next.held = true;
@@ -104,11 +113,10 @@ impl Line {
         entered
     }
 
-    /// The first who waits, if it would come in by asking. Whoever is alone in the room need not ask.
-    fn may_ask(&self) -> Option<ClaimId> {
-        let at = self.entries.iter().position(|it| !it.held)?;
-        let is_in = self.clone().admit(Some(at)).contains(&at);
-        is_in.then(|| self.entries[at].id)
+    /// Whether a claim that waits in it would come in if somebody wrote.
+    pub(crate) fn has_room_for(mut self, id: ClaimId) -> bool {
+        self.admit();
+        self.entries.iter().any(|it| it.id == id && it.held)
     }
 
     /// Where this claim stands, if it stands in the head: how many are before it.
@@ -177,33 +185,80 @@ fn count_of(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
+/// The most claims that are counted for one who has just come. It wants to know about how long the line is, and the others
+/// wait while it counts.
+const COUNTED: u32 = 32;
+
 /// How many claims a line has, and where a certain one stands if it is among them. Claims that were answered find
 /// themselves faster; this is for those who may not know the answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scan {
-    pub(crate) count: u64,
+    count: u64,
+    /// Of a long line only the first are counted.
+    is_long: bool,
     pub(crate) spot: Option<Spot>,
     /// The largest number seen: later ones have larger ones.
     seen: i64,
 }
 
 impl Scan {
+    /// How many claims the line has, of a long one at least.
+    pub(crate) fn at_least(&self) -> u64 {
+        self.count
+    }
+
+    /// How many claims the line has, if they were all counted.
+    pub(crate) fn count(&self) -> Option<u64> {
+        (!self.is_long).then_some(self.count)
+    }
+
     /// Read what came since the last time. Takes no lock.
     ///
-    /// Those who left meanwhile stay counted, and a claim that was found is to be looked for where it was.
-    pub(crate) fn go_on(self, connection: &Connection, claim: &Claim, now: Moment) -> Result<Self> {
-        let mut scan = connection.prepare_cached(
-            "SELECT count(*) FILTER (WHERE ?3 < expires), max(seq) FILTER (WHERE id = ?2 AND ?3 < expires), max(seq) \
-             FROM lockkeeper_claim WHERE key = ?1 AND ?4 < seq",
-        )?;
+    /// Those who left meanwhile stay counted, and a claim that was found is to be looked for where it was. One that
+    /// never asked before (`is_new`) is not looked for, and need not see the end of the line.
+    pub(crate) fn go_on(
+        self,
+        connection: &Connection,
+        claim: &Claim,
+        is_new: bool,
+        now: Moment,
+    ) -> Result<Self> {
+        if self.is_long {
+            return Ok(self);
+        }
         let (key, id) = (claim.key.as_str(), claim.id);
-        Ok(scan.query_row(params![key, id.as_bytes(), nanos(now), self.seen], |row| {
-            let (found, last): (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
-            let spot = found.map(|seq| Spot { id, seq }).or(self.spot);
-            let count = self.count + count_of(row.get(0)?);
-            Ok(Scan { count, spot, seen: last.unwrap_or(self.seen) })
-        })?)
+        let (found, count, last): (Option<i64>, i64, Option<i64>) = if is_new {
+            let mut scan = connection.prepare_cached(
+                "SELECT NULL, count(*), max(seq) FROM (SELECT seq FROM lockkeeper_claim \
+                 WHERE key = ?1 AND ?2 < seq AND ?3 < expires ORDER BY seq LIMIT ?4)",
+            )?;
+            scan.query_row(params![key, self.seen, nanos(now), COUNTED], three)?
+        } else {
+            let mut scan = connection.prepare_cached(
+                "SELECT max(seq) FILTER (WHERE id = ?4), count(*), max(seq) FROM lockkeeper_claim \
+                 WHERE key = ?1 AND ?2 < seq AND ?3 < expires",
+            )?;
+            scan.query_row(params![key, self.seen, nanos(now), id.as_bytes()], three)?
+        };
+        let (spot, count) = (found.map(|seq| Spot { id, seq }).or(self.spot), self.count + count_of(count));
+        Ok(Scan {
+            count,
+            is_long: is_new && u64::from(COUNTED) <= count,
+            spot,
+            seen: last.unwrap_or(self.seen),
+        })
     }
+
+    /// The same, from a head that is the whole line.
+    pub(crate) fn of(line: &Line, claim: &Claim) -> Self {
+        let found = line.position(claim.id).map(|at| line.entries[at]);
+        let spot = found.map(|it| Spot { id: it.id, seq: it.seq });
+        Scan { count: line.entries.len() as u64, is_long: false, spot, seen: 0 }
+    }
+}
+
+fn three<A: FromSql, B: FromSql, C: FromSql>(row: &Row<'_>) -> rusqlite::Result<(A, B, C)> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
 }
 
 /// A write transaction under way.
@@ -215,11 +270,13 @@ pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
     /// Keys whose line moved; those of this process who watch them should look.
     pub(crate) touched: &'a mut Vec<Key>,
-    /// Those who were let in, or would be if they asked: they should hear of it.
+    /// Those who were let in, or hold what somebody begins to wait for, or lost it: they should hear of it.
     pub(crate) called: &'a mut Vec<ClaimId>,
     /// Somebody was let in: a grant must be on the disk before anybody hears of it. Nothing else must, because a
-    /// power cut voids all claims.
+    /// power cut voids all claims. With `durability=normal` not even that must.
     pub(crate) has_granted: bool,
+    /// Something was done that must outlive a power cut whatever was chosen: a memo, or the first number of a block.
+    pub(crate) must_last: bool,
 }
 
 impl Tx<'_> {
@@ -241,49 +298,59 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Let in whoever fits, and write it down.
-    pub(crate) fn settle(&mut self, key: &Key, line: &mut Line, asking: Option<usize>) -> Result<()> {
-        let entered = line.admit(asking);
+    /// Let in all who fit, and write it down.
+    pub(crate) fn settle(&mut self, key: &Key, line: &mut Line) -> Result<()> {
+        let entered = line.admit();
         self.write_entered(key, line, &entered)
     }
 
-    /// Write down who entered.
+    /// Write down who entered. Their numbers are in the order in which they came.
     pub(crate) fn write_entered(&mut self, key: &Key, line: &mut Line, entered: &[usize]) -> Result<()> {
-        for at in entered {
+        if entered.is_empty() {
+            return Ok(());
+        }
+        let first = self.next_grants(entered.len())?;
+        for (at, counter) in entered.iter().zip(first..) {
             let it = &mut line.entries[*at];
-            it.counter = self.next_grant()?;
+            it.counter = counter;
             let enter = "UPDATE lockkeeper_claim SET counter = ?3, since = ?4 WHERE key = ?1 AND seq = ?2";
             let mut enter = self.connection.prepare_cached(enter)?;
             enter.execute(params![key.as_str(), it.seq, it.counter, nanos(self.now)])?;
             self.called.push(it.id);
-            self.touch(key);
         }
-        self.called.extend(line.may_ask());
+        self.touch(key);
         Ok(())
     }
 
-    /// The number of a grant.
-    pub(crate) fn next_grant(&mut self) -> Result<i64> {
+    /// The number of the first of so many grants.
+    pub(crate) fn next_grants(&mut self, count: usize) -> Result<i64> {
         self.has_granted = true;
-        self.next_number()
+        self.next_numbers(count)
     }
 
-    /// The next number. Refuses if the file now belongs to another boot or another version.
-    pub(crate) fn next_number(&mut self) -> Result<i64> {
-        let next = "UPDATE lockkeeper_store SET counter = counter + 1 \
-                    WHERE one = 1 AND boot = ?1 AND version = ?2 RETURNING counter";
-        let mut next = self.connection.prepare_cached(next)?;
-        let number: Option<i64> =
-            next.query_row(params![self.boot, schema::VERSION], |row| row.get(0)).optional()?;
-        let Some(number) = number else {
+    /// The first of the next numbers, of which so many are used. Refuses if the file now belongs to another boot or another
+    /// version.
+    pub(crate) fn next_numbers(&mut self, count: usize) -> Result<i64> {
+        // Not by `RETURNING`: with it SQLite keeps a journal of the statement.
+        let last = "SELECT counter FROM lockkeeper_store WHERE one = 1 AND boot = ?1 AND version = ?2";
+        let mut last = self.connection.prepare_cached(last)?;
+        let last: Option<i64> =
+            last.query_row(params![self.boot, schema::VERSION], |row| row.get(0)).optional()?;
+        let Some(last) = last else {
             return Err(self.why_no_number());
         };
-        match u64::try_from(number) {
-            Ok(counter) if counter <= fence::COUNTER_MAX => Ok(number),
-            _ => Err(Trouble::permanent(
+        let next = i64::try_from(count).ok().and_then(|it| last.checked_add(it));
+        let in_range = |it: &i64| 0 <= last && it.unsigned_abs() <= fence::COUNTER_MAX;
+        let Some(next) = next.filter(in_range) else {
+            return Err(Trouble::permanent(
                 "the file's counter has left its range; somebody changed it: stop its users and move it away",
-            )),
-        }
+            ));
+        };
+        let write = "UPDATE lockkeeper_store SET counter = ?1 WHERE one = 1";
+        self.connection.prepare_cached(write)?.execute(params![next])?;
+        // Whatever number a power cut makes the file forget is of a block that it knows.
+        self.must_last |= schema::block(last) != schema::block(next);
+        Ok(last + 1)
     }
 
     fn why_no_number(&self) -> Trouble {
@@ -330,6 +397,15 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Let a claim weigh less.
+    pub(crate) fn lower(&mut self, key: &Key, seq: i64, load: Load) -> Result<()> {
+        let lower = "UPDATE lockkeeper_claim SET weight = ?3, capacity = ?4 WHERE key = ?1 AND seq = ?2";
+        let mut lower = self.connection.prepare_cached(lower)?;
+        lower.execute(params![key.as_str(), seq, load.weight, load.capacity])?;
+        self.touch(key);
+        Ok(())
+    }
+
     /// Keep a place for another ttl. Whoever was let in or forgotten meanwhile has none.
     pub(crate) fn keep(&mut self, key: &Key, spot: Spot, ttl: Duration) -> Result<()> {
         let keep = "UPDATE lockkeeper_claim SET expires = ?4 \
@@ -338,6 +414,17 @@ impl Tx<'_> {
         let (expires, now) = (nanos(self.now.after(ttl)), nanos(self.now));
         keep.execute(params![key.as_str(), spot.seq, spot.id.as_bytes(), expires, now])?;
         Ok(())
+    }
+
+    /// Delete a claim where it should stand. Answers whether it stood there.
+    pub(crate) fn remove_spot(&mut self, key: &Key, spot: Spot) -> Result<bool> {
+        let remove = "DELETE FROM lockkeeper_claim WHERE key = ?1 AND seq = ?2 AND id = ?3";
+        let mut remove = self.connection.prepare_cached(remove)?;
+        let removed = remove.execute(params![key.as_str(), spot.seq, spot.id.as_bytes()])?;
+        if removed != 0 {
+            self.touch(key);
+        }
+        Ok(removed != 0)
     }
 
     /// Delete a claim, wherever in the line it stands.
@@ -377,88 +464,4 @@ pub(crate) fn moment(nanos: i64) -> Moment {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAX: u32 = u32::MAX;
-
-    fn line(claims: &[(bool, u32, u32)]) -> Line {
-        let entries = claims.iter().zip(1..).map(|(&(held, weight, capacity), seq)| Entry {
-            seq,
-            id: ClaimId::from_bytes([u8::try_from(seq).unwrap(); 16]),
-            counter: 0,
-            held,
-            expires: Moment::NEVER,
-            weight,
-            capacity,
-        });
-        Line { entries: entries.collect(), has_expired: false }
-    }
-
-    /// Who comes in if everybody asks, again and again, in turn.
-    fn admitted(claims: &[(bool, u32, u32)]) -> Vec<usize> {
-        let mut line = line(claims);
-        (0..claims.len()).flat_map(|at| line.admit(Some(at))).collect()
-    }
-
-    #[test]
-    fn a_mutex_admits_the_head_of_an_empty_room_only() {
-        assert_eq!(admitted(&[(false, 1, 1), (false, 1, 1)]), [0]);
-        assert_eq!(admitted(&[(true, 1, 1), (false, 1, 1)]), [0; 0]);
-    }
-
-    #[test]
-    fn a_semaphore_admits_until_the_room_is_full() {
-        assert_eq!(admitted(&[(false, 1, 3), (false, 1, 3), (false, 1, 3), (false, 1, 3)]), [0, 1, 2]);
-        assert_eq!(admitted(&[(true, 2, 3), (false, 2, 3), (false, 1, 3)]), [0; 0], "nobody overtakes");
-    }
-
-    #[test]
-    fn readers_enter_together_and_a_writer_alone() {
-        assert_eq!(admitted(&[(false, 1, MAX), (false, 1, MAX), (false, MAX, MAX)]), [0, 1]);
-        assert_eq!(admitted(&[(true, 1, MAX), (false, MAX, MAX), (false, 1, MAX)]), [0; 0]);
-        assert_eq!(admitted(&[(false, MAX, MAX), (false, 1, MAX)]), [0]);
-    }
-
-    #[test]
-    fn only_who_will_be_alone_is_let_in_without_asking() {
-        assert_eq!(line(&[(false, 1, 1), (false, 1, 1)]).admit(None), [0]);
-        assert_eq!(line(&[(false, MAX, MAX), (false, 1, MAX)]).admit(Some(1)), [0]);
-        assert_eq!(line(&[(false, 1, 2), (false, 1, 2)]).admit(None), [0; 0]);
-        assert_eq!(line(&[(false, 1, 2), (false, 1, 2)]).admit(Some(1)), [0; 0], "the head has not asked");
-        assert_eq!(line(&[(true, 1, 2), (false, 1, 2)]).admit(Some(1)), [1]);
-    }
-
-    #[test]
-    fn where_claims_disagree_the_smallest_capacity_in_the_room_counts() {
-        assert_eq!(admitted(&[(true, 1, 1), (false, 1, 5)]), [0; 0]);
-        assert_eq!(admitted(&[(true, 1, 5), (false, 1, 1)]), [0; 0]);
-        assert_eq!(admitted(&[(false, 3, 5), (false, 1, 1)]), [0], "those who wait do not shrink the room");
-    }
-
-    #[test]
-    fn every_small_line_keeps_the_rule() {
-        let claims: Vec<(u32, u32)> = vec![(1, 1), (1, 2), (2, 2), (1, 3), (3, 3)];
-        let count = claims.len();
-        let is_valid = |line: &Line| {
-            let held: Vec<_> = line.entries.iter().filter(|it| it.held).collect();
-            let room = held.iter().map(|it| it.capacity).min().unwrap_or(MAX);
-            held.iter().map(|it| it.weight).sum::<u32>() <= room
-        };
-        for code in 0..count.pow(4) * 16 {
-            let pick = |at: u32| claims[code / 16 / count.pow(at) % count];
-            let all: Vec<_> = (0..4).map(|at| (code >> at & 1 == 1, pick(at).0, pick(at).1)).collect();
-            for asking in [None, Some(0), Some(1), Some(2), Some(3)] {
-                let mut line = line(&all);
-                if !is_valid(&line) {
-                    continue;
-                }
-                let waiting: Vec<_> = (0..4).filter(|at| !line.entries[*at].held).collect();
-                let entered = line.admit(asking);
-                assert!(is_valid(&line), "{line:?}");
-                assert!(waiting.starts_with(&entered), "{line:?}");
-                assert!(line.admit(asking).is_empty(), "one pass is enough: {line:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -22,10 +22,10 @@ const CLEAN_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 /// use lockkeeper_sqlite::{Durability, SqliteOptions};
 ///
 /// let options = SqliteOptions::new("/var/lib/shop/locks.db")
-///     .durability(Durability::Normal)
+///     .durability(Durability::Full)
 ///     .timeout(Duration::from_secs(10))
 ///     .clean_every(Duration::from_secs(60));
-/// let url = "sqlite:/var/lib/shop/locks.db?durability=normal&timeout=10s&clean_every=1m";
+/// let url = "sqlite:/var/lib/shop/locks.db?durability=full&timeout=10s&clean_every=1m";
 /// assert_eq!(SqliteOptions::parse(url)?, options);
 /// # Ok(())
 /// # }
@@ -42,20 +42,20 @@ pub struct SqliteOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Nothing: every grant is on disk before it is told. Fences never go back.
-    #[default]
+    /// Nothing: every grant is on disk before it is told.
     Full,
-    /// The last grants: faster, but after a power cut or a crash of the kernel the same fences may be given
-    /// again. A crash of a process undoes nothing in either mode.
+    /// The last grants, which end with the host anyway. Fences still grow, because numbers are reserved on disk in
+    /// blocks, and memos are on disk before they are told. A crash of a process undoes nothing in either mode.
+    #[default]
     Normal,
 }
 
 impl SqliteOptions {
-    /// The file at `path`, with everything else as usual. A relative path counts from the current folder.
+    /// The file at `path`, with defaults for everything else. A relative path counts from the current folder.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         SqliteOptions {
             path: path.into(),
-            durability: Durability::Full,
+            durability: Durability::Normal,
             timeout: Duration::from_secs(30),
             clean_every: Duration::from_secs(60),
         }
@@ -91,21 +91,21 @@ impl SqliteOptions {
         Ok(options)
     }
 
-    /// What a power cut may undo. Usually nothing.
+    /// What a power cut may undo. Default: the last grants, never a fence.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long an answer is waited for while other processes' transactions keep the file. Usually 30 seconds.
+    /// How long an answer is waited for while other processes' transactions keep the file. Default: 30 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How often this process removes what dead processes left behind. Usually every minute,
+    /// How often this process removes what dead processes left behind. Default: every minute,
     /// at most every 10 ms, at least once a day.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn a_url_sets_what_can_be_chosen() {
-        let options = SqliteOptions::parse("sqlite:x?durability=normal&timeout=5s&clean_every=2m").unwrap();
+        let options = SqliteOptions::parse("sqlite:x?durability=full&timeout=5s&clean_every=2m").unwrap();
         let expected = SqliteOptions::new("x")
-            .durability(Durability::Normal)
+            .durability(Durability::Full)
             .timeout(Duration::from_secs(5))
             .clean_every(Duration::from_secs(2 * 60));
         assert_eq!(options, expected);

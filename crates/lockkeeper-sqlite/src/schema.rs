@@ -11,6 +11,9 @@ pub(crate) const VERSION: i64 = 1;
 /// last number given and never goes back, whatever happens to claims. It starts at ten times
 /// the time in milliseconds, so that a file that was deleted and made anew still gives larger fences.
 ///
+/// Numbers come in blocks. The first of each block is on disk before it is told, so a power cut makes the file forget
+/// numbers of the block that it knows, at most; the next boot begins with the next block.
+///
 /// `lockkeeper_claim` has one row for each claim that holds or waits. `seq` comes from the store's
 /// counter when a claim arrives, `counter` when it is granted (0 while it waits). Times are nanoseconds of the boot
 /// clock. The names have a prefix so that an application may keep its own tables in the file.
@@ -39,6 +42,14 @@ const CREATE: &str = "
     INSERT INTO lockkeeper_store VALUES (1, 1, '', CAST(10000 * unixepoch('subsec') AS INTEGER));
 ";
 
+/// How many numbers are in a block: few, so that they are not ahead of the clock when a file is made anew.
+pub(crate) const BLOCK: i64 = 1 << 14;
+
+/// The block of a number.
+pub(crate) fn block(number: i64) -> i64 {
+    number.div_euclid(BLOCK)
+}
+
 /// Whether the file is ready for this boot; if not, [`prepare`] makes it so. Takes no lock.
 pub(crate) fn is_ready(connection: &Connection, boot: &str) -> Result<bool> {
     Ok(has_tables(connection)? && boot_of(connection)? == boot)
@@ -51,6 +62,9 @@ pub(crate) fn prepare(connection: &Connection, boot: &str) -> Result<()> {
     }
     if boot_of(connection)? != boot {
         connection.execute("DELETE FROM lockkeeper_claim", [])?;
+        // The power may have failed, and numbers that were told are not in the file. A new file has told none.
+        let next = "UPDATE lockkeeper_store SET counter = (counter / ?1 + 1) * ?1 WHERE boot <> ''";
+        connection.execute(next, params![BLOCK])?;
         connection.execute("UPDATE lockkeeper_store SET boot = ?1", params![boot])?;
     }
     Ok(())

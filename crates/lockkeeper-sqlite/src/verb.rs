@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Grant, Renewal, Turn};
+use lockkeeper_core::{Claim, Load};
 
-use crate::connection::{Look, Verb};
 use crate::fault::{Result, Trouble};
 use crate::line::{Entry, Line, Scan, Spot, Tx};
 use crate::options::Durability;
+use crate::work::{Look, Verb};
 
 /// The shortest time after which a waiter is told to ask again by itself.
 const RECHECK_MIN: Duration = Duration::from_millis(1);
@@ -25,6 +25,8 @@ pub(crate) struct AskTurn {
     pub(crate) claim: Arc<Claim>,
     /// Where we wait, if the last answer was to wait: perhaps we were let in since.
     pub(crate) waits: Option<Spot>,
+    /// The claim never asked before: the file does not know it.
+    is_new: bool,
     /// Whether we expect to get in.
     pub(crate) hopes: bool,
     /// What a look before the transaction found.
@@ -33,7 +35,13 @@ pub(crate) struct AskTurn {
 
 impl AskTurn {
     pub(crate) fn new(claim: Arc<Claim>, waits: Option<Spot>) -> Self {
-        AskTurn { claim, waits, hopes: waits.is_none(), scan: Scan::default() }
+        AskTurn { claim, waits, is_new: false, hopes: waits.is_none(), scan: Scan::default() }
+    }
+
+    /// It is the claim's first, or is not.
+    pub(crate) fn first(mut self, is_new: bool) -> Self {
+        self.is_new = is_new;
+        self
     }
 }
 
@@ -55,6 +63,7 @@ impl Answer {
 impl Verb for AskTurn {
     type Answer = Answer;
     const DOING: &'static str = "taking the lock";
+    const IS_SHORT: bool = true;
 
     /// Whoever left may have let us in. Then we are the holder already, and a look is enough: the hand-on cost one
     /// commit, the leaver's. And whoever waits need not write to keep a place that is good for long enough.
@@ -66,7 +75,7 @@ impl Verb for AskTurn {
             }
             if !self.hopes {
                 // Counting a long line now is better than while all others wait for us.
-                self.scan = Scan::default().go_on(look.connection, &self.claim, look.now)?;
+                self.scan = Scan::default().go_on(look.connection, &self.claim, self.is_new, look.now)?;
             }
             return Ok(None);
         };
@@ -85,7 +94,7 @@ impl Verb for AskTurn {
         }
         let before = spot.before(look.connection, &claim.key, look.now)?;
         let is_kept = claim.patient && kept_for(claim.ttl) < left;
-        if !is_kept || (before.waiting == 0 && may_enter(look, claim)?) {
+        if !is_kept || Line::read(look.connection, &claim.key, look.now)?.has_room_for(claim.id) {
             return Ok(None);
         }
         let recheck = left.saturating_sub(kept_for(claim.ttl)).max(RECHECK_MIN);
@@ -108,10 +117,14 @@ impl Verb for AskTurn {
         {
             return ask_again(tx, claim, line, spot);
         }
-        let scan = self.scan.go_on(tx.connection, claim, tx.now)?;
+        let scan = if line.is_whole {
+            Scan::of(&line, claim)
+        } else {
+            self.scan.go_on(tx.connection, claim, self.is_new, tx.now)?
+        };
         match scan.spot {
             Some(spot) if stands(tx, claim, spot)? => ask_again(tx, claim, line, spot),
-            _ => arrive(tx, claim, line, scan.count),
+            _ => arrive(tx, claim, line, &scan),
         }
     }
 
@@ -130,24 +143,15 @@ fn stands(tx: &Tx<'_>, claim: &Claim, spot: Spot) -> Result<bool> {
     Ok(found.is_some_and(|it| tx.now < it.expires))
 }
 
-/// Whether the next in line would come in by asking.
-fn may_enter(look: &Look<'_>, claim: &Claim) -> Result<bool> {
-    let mut line = Line::read(look.connection, &claim.key, look.now)?;
-    let at = line.position(claim.id);
-    line.admit(at);
-    Ok(at.is_some_and(|at| line.entries[at].held))
-}
-
 /// A claim that the file knows: keep its place, and see whether it may enter.
 fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Result<Answer> {
-    let at = line.position(claim.id);
-    tx.settle(&claim.key, &mut line, at)?;
-    let me = at.map(|at| line.entries[at]).filter(|it| it.held);
+    tx.settle(&claim.key, &mut line)?;
+    let me = line.position(claim.id).map(|at| line.entries[at]).filter(|it| it.held);
     let (turn, waiting_before) = if let Some(me) = me {
         (granted(tx, claim, &line, me.counter), 0)
     } else {
         let before = spot.before(tx.connection, &claim.key, tx.now)?;
-        (told_to_wait(tx, claim, &line, before.waiting == 0, before.all), before.waiting)
+        (told_to_wait(tx, claim, &line, before.waiting == 0, Some(before.all)), before.waiting)
     };
     if me.is_some() || claim.patient {
         tx.extend(claim, spot.seq)?;
@@ -155,12 +159,12 @@ fn ask_again(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, spot: Spot) -> Resu
     }
     tx.remove(&claim.key, spot.seq)?;
     let mut line = tx.line(&claim.key)?;
-    tx.settle(&claim.key, &mut line, None)?;
+    tx.settle(&claim.key, &mut line)?;
     Ok(Answer { turn, spot: None, waiting_before })
 }
 
 /// A claim that the file does not know. It gets its number only when something of it is to stay.
-fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<Answer> {
+fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, scan: &Scan) -> Result<Answer> {
     let (at, is_next) = (line.entries.len(), !line.is_wanted());
     line.entries.push(Entry {
         seq: 0,
@@ -171,22 +175,26 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, ahead: u64) -> Result<
         weight: claim.load.weight,
         capacity: claim.load.capacity,
     });
-    let mut entered = line.admit(Some(at));
+    let mut entered = line.admit();
     let held = entered.pop_if(|it| *it == at).is_some();
     tx.write_entered(&claim.key, &mut line, &entered)?;
     if held {
-        let number = tx.next_grant()?;
+        let number = tx.next_grants(1)?;
         tx.insert(claim, number, true)?;
         let spot = Spot { id: claim.id, seq: number };
         return Ok(Answer::held(granted(tx, claim, &line, number), spot));
     }
-    let turn = told_to_wait(tx, claim, &line, is_next, ahead);
-    let waiting_before = if is_next { 0 } else { ahead.saturating_sub(line.holders()).max(1) };
+    let turn = told_to_wait(tx, claim, &line, is_next, scan.count());
+    let waiting_before = if is_next { 0 } else { scan.at_least().saturating_sub(line.holders()).max(1) };
     if !claim.patient {
         return Ok(Answer { turn, spot: None, waiting_before });
     }
-    let seq = tx.next_number()?;
+    let seq = tx.next_numbers(1)?;
     tx.insert(claim, seq, false)?;
+    if is_next {
+        // The first who waits: whoever holds may want to hear of it.
+        tx.called.extend(line.entries.iter().filter(|it| it.held).map(|it| it.id));
+    }
     Ok(Answer { turn, spot: Some(Spot { id: claim.id, seq }), waiting_before })
 }
 
@@ -196,10 +204,11 @@ fn granted(tx: &Tx<'_>, claim: &Claim, line: &Line, counter: i64) -> Turn {
 }
 
 /// The next in line asks again when a holder's time is over; those behind it only to keep their places.
-fn told_to_wait(tx: &Tx<'_>, claim: &Claim, line: &Line, is_next: bool, ahead: u64) -> Turn {
+fn told_to_wait(tx: &Tx<'_>, claim: &Claim, line: &Line, is_next: bool, ahead: Option<u64>) -> Turn {
     let kept = claim.ttl.saturating_sub(kept_for(claim.ttl));
     let recheck = if is_next { (line.next_expiry() - tx.now).min(kept) } else { kept };
-    Turn::wait(recheck.max(RECHECK_MIN), Some(ahead))
+    let theirs = claim.load.differing(line.entries.iter().map(|it| Load::new(it.weight, it.capacity)));
+    Turn::wait(recheck.max(RECHECK_MIN), ahead).theirs(theirs)
 }
 
 /// See [`Place::renew`](lockkeeper_core::backend::Place::renew).
@@ -215,7 +224,7 @@ impl Verb for AskRenew {
         let claim = &*self.0;
         let mut line = tx.line(&claim.key)?;
         let me = line.entries.iter().find(|it| it.id == claim.id && it.held).copied();
-        tx.settle(&claim.key, &mut line, None)?;
+        tx.settle(&claim.key, &mut line)?;
         let Some(me) = me else {
             return Ok(Renewal::Lost);
         };
@@ -228,6 +237,8 @@ impl Verb for AskRenew {
 #[derive(Debug)]
 pub(crate) struct AskLeave {
     pub(crate) claim: Arc<Claim>,
+    /// Where it should stand.
+    pub(crate) spot: Option<Spot>,
     /// Somebody is known to wait behind us.
     pub(crate) wanted: bool,
 }
@@ -235,19 +246,17 @@ pub(crate) struct AskLeave {
 impl Verb for AskLeave {
     type Answer = ();
     const DOING: &'static str = "giving the lock back";
+    const IS_SHORT: bool = true;
 
     fn run(&self, tx: &mut Tx<'_>) -> Result<()> {
         let claim = &*self.claim;
-        let mut line = tx.line(&claim.key)?;
-        match line.position(claim.id) {
-            Some(at) => {
-                let me = line.entries.remove(at);
-                tx.remove(&claim.key, me.seq)?;
-            }
-            None => tx.remove_id(&claim.key, claim.id)?,
+        let is_gone = self.spot.map_or(Ok(false), |it| tx.remove_spot(&claim.key, it))?;
+        if !is_gone {
+            tx.remove_id(&claim.key, claim.id)?;
         }
-        // The leaver lets the next one in: it is the holder before it hears of it.
-        match tx.settle(&claim.key, &mut line, None) {
+        // The leaver lets the next ones in: they are holders before they hear of it.
+        let mut line = tx.line(&claim.key)?;
+        match tx.settle(&claim.key, &mut line) {
             // The file is not ours any more, as after an upgrade. We may still go.
             Err(Trouble::Refused { .. }) => Ok(()),
             settled => settled,

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::kit::Pace;
 use lockkeeper_core::{Claim, ClaimId, Key, Moment};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -26,8 +27,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const PAUSE_BEHIND_MAX: Duration = Duration::from_millis(250);
 const PAUSE_EACH_MAX: Duration = Duration::from_millis(5);
 const PAUSE_FAR_MAX: Duration = Duration::from_secs(1);
-/// A holder is in no hurry to hear that somebody wants the lock.
+/// A holder for whom nobody can ring looks by itself; one that is rung for only in case that a ring is lost, or that the file
+/// is changed by somebody who does not ring.
 const PAUSE_HOLDING: Duration = Duration::from_millis(50);
+const PAUSE_HOLDING_RUNG: Duration = Duration::from_secs(1);
 
 /// What a watcher wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,44 +59,20 @@ pub(crate) struct Watch {
     pace: Pace,
 }
 
-/// How a line moves, as one who waits in it sees it.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// How many waited before us when we last looked; `None` before the first look.
-    waiting_before: Option<u64>,
-    /// When it last moved, as far as we saw.
-    moved: Moment,
-    /// How long one of those before us takes.
-    step: Option<Duration>,
-}
-
-impl Pace {
-    fn see(&mut self, waiting_before: u64, now: Moment) {
-        if let Some(before) = self.waiting_before
-            && before != waiting_before
-        {
-            let count = u32::try_from(before.saturating_sub(waiting_before)).unwrap_or(u32::MAX).max(1);
-            self.step = Some((now - self.moved) / count);
-            self.moved = now;
-        }
-        self.waiting_before = Some(waiting_before);
-    }
-
-    /// How long until the next look, whether or not somebody is expected to ring.
-    fn pause(&self, now: Moment, rings: bool) -> Duration {
-        let (since_moved, waiting_before) = (now - self.moved, self.waiting_before.unwrap_or(0));
-        let Ok(count @ 1..) = u32::try_from(waiting_before) else {
-            return if rings { PAUSE_MAX } else { (since_moved / 8).clamp(PAUSE_MIN, PAUSE_MAX) };
-        };
-        let longest = PAUSE_EACH_MAX.saturating_mul(count).clamp(PAUSE_BEHIND_MAX, PAUSE_FAR_MAX);
-        let step = self.step.map(|it| it.max(since_moved / 4));
-        match (rings, step) {
-            (true, Some(step)) => step.saturating_mul(count).saturating_mul(2).clamp(PAUSE_MAX, longest),
-            (true, None) => longest,
-            (false, step) => {
-                let step = step.unwrap_or_else(|| PAUSE_MIN.max(since_moved / 4));
-                (step / 2).saturating_mul(count).clamp(PAUSE_MIN, longest)
-            }
+/// How long until the next look, whether or not somebody is expected to ring.
+fn pause(pace: &Pace, now: Moment, rings: bool) -> Duration {
+    let (since_moved, waiting_before) = (pace.still(now), pace.before());
+    let Ok(count @ 1..) = u32::try_from(waiting_before) else {
+        return if rings { PAUSE_MAX } else { Pace::of_next(since_moved).clamp(PAUSE_MIN, PAUSE_MAX) };
+    };
+    let longest = PAUSE_EACH_MAX.saturating_mul(count).clamp(PAUSE_BEHIND_MAX, PAUSE_FAR_MAX);
+    let step = pace.each().map(|it| it.max(since_moved / 4));
+    match (rings, step) {
+        (true, Some(step)) => step.saturating_mul(count).saturating_mul(2).clamp(PAUSE_MAX, longest),
+        (true, None) => longest,
+        (false, step) => {
+            let step = step.unwrap_or_else(|| PAUSE_MIN.max(since_moved / 4));
+            (step / 2).saturating_mul(count).clamp(PAUSE_MIN, longest)
         }
     }
 }
@@ -109,13 +88,18 @@ impl Watch {
             expiry: Moment::NEVER,
             version: None,
             is_paced: false,
-            pace: Pace { waiting_before: None, moved: now, step: None },
+            pace: Pace::new(),
         }
     }
 
     /// Nobody listens any more.
     fn is_over(&self) -> bool {
         self.wake.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Look at the line now.
+    fn touch(&mut self, now: Moment) {
+        (self.due, self.version, self.is_paced) = (now, None, false);
     }
 
     fn wake(&mut self) {
@@ -131,7 +115,7 @@ impl Watch {
             Mood::Waiting { spot, waiting_before } => {
                 self.look_waiting(connection, spot, waiting_before, now, rings)
             }
-            Mood::Holding { knows_wanted } => self.look_holding(connection, knows_wanted, now),
+            Mood::Holding { knows_wanted } => self.look_holding(connection, knows_wanted, now, rings),
         }
     }
 
@@ -148,36 +132,40 @@ impl Watch {
             self.wake();
             return Ok(());
         };
-        if rings && 0 < waiting_before && self.pace.waiting_before.is_none() {
+        if rings && 0 < waiting_before && !self.pace.is_known() {
             // We came a moment ago and somebody will ring: no need to count those before us again.
-            self.pace.see(waiting_before, now);
+            self.pace.saw(now, waiting_before);
             self.expiry = me.expires;
             self.pause_again(now, rings);
             return Ok(());
         }
         let before = spot.before(connection, key, now)?;
         self.expiry = before.last_expiry.min(me.expires);
+        let line = Line::read(connection, key, now)?;
         if before.waiting == 0 {
-            let mut line = Line::read(connection, key, now)?;
-            let at = line.position(spot.id);
             self.expiry = line.next_expiry().min(me.expires);
-            line.admit(at);
-            if at.is_some_and(|at| line.entries[at].held) {
-                self.wake();
-            }
         }
-        self.pace.see(before.waiting, now);
+        if line.has_room_for(spot.id) {
+            self.wake();
+        }
+        self.pace.saw(now, before.waiting);
         self.pause_again(now, rings);
         Ok(())
     }
 
-    fn look_holding(&mut self, connection: &Connection, knows_wanted: bool, now: Moment) -> Result<()> {
+    fn look_holding(
+        &mut self,
+        connection: &Connection,
+        knows_wanted: bool,
+        now: Moment,
+        rings: bool,
+    ) -> Result<()> {
         let line = Line::read(connection, &self.claim.key, now)?;
         let me = line.position(self.claim.id).map(|at| line.entries[at]).filter(|it| it.held);
         match me {
             Some(me) if knows_wanted || !line.is_wanted() => {
                 self.expiry = me.expires;
-                self.pause_again(now, false);
+                self.pause_again(now, rings);
             }
             _ => self.wake(),
         }
@@ -187,9 +175,36 @@ impl Watch {
     fn pause_again(&mut self, now: Moment, rings: bool) {
         self.is_paced = true;
         self.due = match self.mood {
-            Mood::Waiting { .. } => now.after(self.pace.pause(now, rings)),
+            Mood::Waiting { .. } => now.after(pause(&self.pace, now, rings)),
+            Mood::Holding { .. } if rings => now.after(PAUSE_HOLDING_RUNG),
             Mood::Holding { .. } => now.after(PAUSE_HOLDING),
         };
+    }
+}
+
+/// More lines than this are not told apart.
+const WATCHED_FEW: usize = 8;
+
+/// Which lines somebody watches. A change of another one need not be told.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    Few(Vec<Key>),
+    /// Any may be among them.
+    Many,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Watched::Few(Vec::new())
+    }
+}
+
+impl Watched {
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        match self {
+            Watched::Few(keys) => keys.contains(key),
+            Watched::Many => true,
+        }
     }
 }
 
@@ -223,15 +238,27 @@ impl Watches {
         self.has_missed
     }
 
-    pub(crate) fn anybody_waits(&self) -> bool {
-        self.all.iter().any(|it| matches!(it.mood, Mood::Waiting { .. }) && !it.is_over())
+    /// Somebody wants to be rung for.
+    pub(crate) fn anybody_listens(&self) -> bool {
+        self.all.iter().any(|it| !it.is_over())
+    }
+
+    /// The lines that are watched.
+    pub(crate) fn watched(&self) -> Watched {
+        if WATCHED_FEW < self.all.len() {
+            return Watched::Many;
+        }
+        Watched::Few(self.all.iter().map(|it| it.claim.key.clone()).collect())
     }
 
     /// This process changed these lines.
     pub(crate) fn touch(&mut self, keys: &[Key], now: Moment) {
-        for watch in self.all.iter_mut().filter(|it| keys.contains(&it.claim.key)) {
-            (watch.due, watch.version, watch.is_paced) = (now, None, false);
-        }
+        self.all.iter_mut().filter(|it| keys.contains(&it.claim.key)).for_each(|it| it.touch(now));
+    }
+
+    /// Any line may have moved.
+    pub(crate) fn touch_all(&mut self, now: Moment) {
+        self.all.iter_mut().for_each(|it| it.touch(now));
     }
 
     /// The file is another one now: what was seen before means nothing.
@@ -259,7 +286,7 @@ impl Watches {
                 watch.pause_again(now, rings);
                 continue;
             }
-            // A holder is not rung for, and nobody rings when a claim expires.
+            // A holder may hear of what nobody rings for, and nobody rings when a claim expires.
             let is_paced = watch.is_paced && is_early && matches!(watch.mood, Mood::Waiting { .. });
             if watch.look(connection, now, rings).is_err() {
                 (watch.version, watch.expiry) = (None, Moment::NEVER);
@@ -292,22 +319,28 @@ fn version_of(connection: &Connection) -> Result<i64> {
 mod tests {
     use super::*;
 
-    fn pause(waiting_before: u64, since_moved: Duration, step: Option<Duration>) -> Duration {
-        let moved = Moment::from_nanos(0);
-        Pace { waiting_before: Some(waiting_before), moved, step }.pause(moved.after(since_moved), false)
+    /// The pause of one that saw the line move by one in a `step`, if ever, and so long ago.
+    fn pause_at(waiting_before: u64, since_moved: Duration, step: Option<Duration>) -> Duration {
+        let (mut pace, mut moved) = (Pace::new(), Moment::from_nanos(0));
+        if let Some(step) = step {
+            pace.saw(moved, waiting_before + 1);
+            moved = moved.after(step);
+        }
+        pace.saw(moved, waiting_before);
+        pause(&pace, moved.after(since_moved), false)
     }
 
     #[test]
     fn the_next_in_line_looks_often_and_those_behind_by_the_pace_of_the_line() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(0, ms(0), Some(ms(9))), ms(1) / 2);
-        assert_eq!(pause(0, ms(80), None), ms(10));
-        assert_eq!(pause(0, ms(60_000), None), ms(20));
-        assert_eq!(pause(10, ms(0), Some(ms(4))), ms(20), "when half of them should be gone");
-        assert_eq!(pause(10, ms(80), Some(ms(4))), ms(100), "it stands still, so the pace is slower");
-        assert_eq!(pause(40, ms(60_000), None), ms(250));
-        assert_eq!(pause(100, ms(60_000), None), ms(500));
-        assert_eq!(pause(u64::from(u32::MAX), ms(60_000), None), ms(1000));
+        assert_eq!(pause_at(0, ms(0), Some(ms(9))), ms(1) / 2);
+        assert_eq!(pause_at(0, ms(80), None), ms(10));
+        assert_eq!(pause_at(0, ms(60_000), None), ms(20));
+        assert_eq!(pause_at(10, ms(0), Some(ms(4))), ms(20), "when half of them should be gone");
+        assert_eq!(pause_at(10, ms(80), Some(ms(4))), ms(100), "it stands still, so the pace is slower");
+        assert_eq!(pause_at(40, ms(60_000), None), ms(250));
+        assert_eq!(pause_at(100, ms(60_000), None), ms(500));
+        assert_eq!(pause_at(u64::from(u32::MAX), ms(60_000), None), ms(1000));
     }
 
     #[test]
@@ -315,16 +348,16 @@ mod tests {
         let step = Duration::from_millis(2);
         for length in [10, 200, 2000] {
             // One who walks from the end of the line to its head, which moves once in a step.
-            let mut pace = Pace { waiting_before: None, moved: Moment::from_nanos(0), step: None };
+            let mut pace = Pace::new();
             let (mut now, mut looks) = (Moment::from_nanos(0), 0);
             loop {
                 let gone = u64::try_from((now - Moment::from_nanos(0)).as_nanos() / step.as_nanos()).unwrap();
                 let waiting_before: u64 = length - gone.min(length);
-                pace.see(waiting_before, now);
+                pace.saw(now, waiting_before);
                 if waiting_before == 0 {
                     break;
                 }
-                now = now.after(pace.pause(now, false));
+                now = now.after(pause(&pace, now, false));
                 looks += 1;
             }
             assert!(looks <= 8 + 3 * length.ilog2(), "{looks} looks of one in a line of {length}");

@@ -2,8 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,15 +15,20 @@ use tokio::sync::oneshot;
 
 use crate::NAME;
 use crate::bell::{Caller, Number};
-use crate::connection::{Asked, Request, Thread, Verb};
+use crate::connection::Thread;
+use crate::desk::Desk;
 use crate::fault::Result;
 use crate::file::File;
 use crate::options::SqliteOptions;
 use crate::spin::{Spin, Usual, spin};
 use crate::wake::Watch;
+use crate::work::{Asked, Request, Verb};
 
 /// How long a caller spins before it lets other tasks run.
 const SPIN_BURST: Duration = Duration::from_micros(50);
+
+/// How long a caller spins for the desk. Longer than the thread keeps it when it has answered all.
+const SPIN_FOR_DESK: Duration = Duration::from_micros(10);
 
 /// The way to the thread. When the last one is dropped, the thread closes the file and ends.
 #[derive(Clone, Debug)]
@@ -31,6 +37,8 @@ pub(crate) struct Worker(Arc<End>);
 /// What all clones of a worker share.
 #[derive(Debug)]
 struct End {
+    /// First: the thread is the last to have it, and closes the file.
+    desk: Arc<Mutex<Desk>>,
     requests: Sender<Request>,
     /// After the sender: when both are dropped the thread wakes up and sees that it is over.
     caller: Caller,
@@ -46,11 +54,19 @@ pub(crate) struct Spins {
     pub(crate) usual: Usual,
     answers: Spin,
     pub(crate) requests: Spin,
+    /// The thread has nothing to do, or nothing that takes long. A hint: whoever has the desk may do something.
+    pub(crate) rests: Arc<AtomicBool>,
 }
 
 impl Worker {
-    pub(crate) fn new(requests: Sender<Request>, caller: Caller, number: Number, spins: Arc<Spins>) -> Self {
-        Worker(Arc::new(End { requests, caller, number, spins, made_in: Origin::here() }))
+    pub(crate) fn new(
+        desk: Arc<Mutex<Desk>>,
+        requests: Sender<Request>,
+        caller: Caller,
+        number: Number,
+        spins: Arc<Spins>,
+    ) -> Self {
+        Worker(Arc::new(End { desk, requests, caller, number, spins, made_in: Origin::here() }))
     }
 
     /// Start the thread and open the file on it; `opened` is told how that went.
@@ -68,12 +84,15 @@ impl Worker {
         std::thread::Builder::new().name("lockkeeper-sql".to_owned()).spawn(open).map(drop)
     }
 
-    /// Send a verb and wait for its answer.
-    pub(crate) async fn ask<V: Verb>(&self, verb: V) -> backend::Result<V::Answer> {
+    /// Run a verb here, or send it and wait for its answer.
+    pub(crate) async fn ask<V: Verb>(&self, mut verb: V) -> backend::Result<V::Answer> {
         if !self.0.made_in.is_here() {
             let why =
                 "the connection's thread is in the process that this one was forked from; open the file here";
             return Err(Fault::permanent(NAME, V::DOING, why));
+        }
+        if let Some(answer) = self.at_once(&mut verb) {
+            return Ok(answer);
         }
         let (reply, answer) = oneshot::channel();
         let asked = Box::new(Asked::new(verb, Some(reply)));
@@ -82,6 +101,22 @@ impl Worker {
         }
         let answer = self.spin_for(answer).await;
         answer.unwrap_or_else(|_| Err(thread_ended(V::DOING)))
+    }
+
+    /// Run it on this thread, if it is short and the other one rests.
+    fn at_once<V: Verb>(&self, verb: &mut V) -> Option<V::Answer> {
+        if !V::IS_SHORT || !self.0.spins.rests.load(Ordering::Relaxed) {
+            return None;
+        }
+        let clock = Clock::boot();
+        let mut desk = spin(&clock, clock.now().after(SPIN_FOR_DESK), || self.0.desk.try_lock().ok())?;
+        let answer = desk.at_once(verb)?;
+        let is_news = desk.has_touched();
+        drop(desk);
+        if is_news {
+            self.send(Request::Touched);
+        }
+        Some(answer)
     }
 
     /// Await the answer; at first without going to sleep, but letting other tasks run.
@@ -121,6 +156,8 @@ impl Worker {
 
     /// `false` if nobody is there to take it.
     fn send(&self, request: Request) -> bool {
+        // Whoever sends comes before those who would help themselves now.
+        self.0.spins.rests.store(false, Ordering::Relaxed);
         let sent = self.0.requests.send(request).is_ok();
         self.0.caller.call();
         sent

@@ -89,13 +89,6 @@ fn a_line_of_two_hundred_processes_does_not_collapse() {
     assert!(0.05 * before.min(after) <= many, "{before:.0}, {many:.0}, {after:.0}");
 }
 
-/// How many transactions the write-ahead log holds: a commit marks its last frame with the file's size.
-fn commits(path: &Path) -> usize {
-    let log = fs::read(path.with_file_name("locks.db-wal")).unwrap();
-    let page = usize::try_from(u32::from_be_bytes(log[8..12].try_into().unwrap())).unwrap();
-    log[32..].chunks_exact(24 + page).filter(|frame| frame[4..8] != [0; 4]).count()
-}
-
 #[test]
 fn all_places_of_a_process_are_kept_by_one_write() {
     const COUNT: usize = 50;
@@ -116,13 +109,13 @@ fn all_places_of_a_process_are_kept_by_one_write() {
             let waiters = i64::try_from(index + 1).unwrap();
             eventually("it waits", || fixture.number(WAITERS) == waiters).await;
         }
-        let before = commits(&fixture.path());
+        let commits = Commits::of(&fixture);
         // Until all of them have been kept twice.
         for _ in 0..2 {
             let expiry = fixture.number("SELECT max(expires) FROM lockkeeper_claim WHERE counter = 0");
             eventually("all are kept", || fixture.number(FIRST_EXPIRY) > expiry).await;
         }
-        let written = commits(&fixture.path()) - before;
+        let written = commits.count();
         assert!(written <= 2 * COUNT / 4, "{written} writes to keep {COUNT} places a few times");
         assert_eq!(fixture.number(WAITERS), i64::try_from(COUNT).unwrap(), "nobody lost its place");
         for mut place in held {

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use common::{Fixture, PATIENCE, child_command, join, role, run};
-use lockkeeper_core::{Fence, FencedError, Key, Locker};
+use lockkeeper_core::{Fence, FencedError, Key, Locker, Memory, SharedFence};
 use lockkeeper_sqlite::{Sqlite, SqliteFences, SqliteOptions};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use rustix::process::{Pid, Signal, kill_process};
@@ -73,6 +73,98 @@ fn a_stale_fence_is_refused_and_a_read_raises_it() {
     }
     let refused = SqliteFences.check(&writing, &key(), at(u64::MAX)).unwrap_err();
     assert!(matches!(refused, FencedError::TooLarge { .. }), "{refused}");
+}
+
+/// A fenced read by one who shares: whether it was let through.
+fn read(shop: &mut Connection, fence: SharedFence) -> bool {
+    let reading = begin(shop);
+    match SqliteFences.check_shared(&reading, &key(), fence) {
+        Ok(()) => {
+            reading.commit().unwrap();
+            true
+        }
+        Err(FencedError::Stale { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A writer's fence, those of two who read beside each other after it, and that of a writer after them.
+fn fences() -> (Fence, [SharedFence; 2], Fence) {
+    let mut fences = None;
+    run(async {
+        let store = Memory::default();
+        let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+        let before = here.lock(LOCK).await.unwrap().fence();
+        let readers = (here.read(LOCK).await.unwrap(), there.read(LOCK).await.unwrap());
+        let shared = [readers.0.fence(), readers.1.fence()];
+        drop(readers);
+        fences = Some((before, shared, here.lock(LOCK).await.unwrap().fence()));
+    });
+    fences.unwrap()
+}
+
+#[test]
+fn readers_refuse_older_writers_and_not_each_other() {
+    let fixture = Fixture::new();
+    let mut shop = shop(&fixture.path());
+    let (before, [one, two], after) = fences();
+    assert!(write(&mut shop, before));
+    for reader in [one, two, one, two] {
+        assert!(read(&mut shop, reader), "of living readers none is refused");
+    }
+    assert!(!write(&mut shop, before), "it was over when they read");
+    assert!(write(&mut shop, after) && write(&mut shop, after));
+    assert!(!read(&mut shop, one) && !read(&mut shop, two), "somebody wrote since");
+}
+
+/// The statement that stands below this heading of the guide.
+fn printed(heading: &str) -> &'static str {
+    let guide = include_str!("../../../docs/guides/fenced-writes.md");
+    let section = guide.split_once(heading).unwrap().1;
+    section.split_once("```sql\n").unwrap().1.split_once("\n```").unwrap().0
+}
+
+#[test]
+fn the_statements_of_the_guide_do_as_it_says() {
+    let fixture = Fixture::new();
+    let mut shop = shop(&fixture.path());
+    SqliteFences.create(&shop).unwrap();
+    let (before, [one, two], after) = fences();
+    let let_in = |shop: &Connection, kind: &str, fence: u64| {
+        let sql = printed(&format!("### SQLite, a {kind}\n"));
+        let row = shop.prepare(sql).unwrap().exists((LOCK, fence.cast_signed()));
+        row.unwrap()
+    };
+    assert!(let_in(&shop, "writer", before.get()));
+    assert!(let_in(&shop, "reader", one.get()) && let_in(&shop, "reader", two.get()));
+    assert!(let_in(&shop, "reader", one.get()) && !let_in(&shop, "writer", before.get()));
+    // They meet the checker in the same table.
+    assert!(!write(&mut shop, before) && read(&mut shop, two) && write(&mut shop, after));
+    assert!(!let_in(&shop, "reader", one.get()) && let_in(&shop, "writer", after.get()));
+}
+
+/// As it was before readers had a number of their own.
+const OLD: &str = "CREATE TABLE IF NOT EXISTS lockkeeper_fence (
+    resource TEXT NOT NULL PRIMARY KEY COLLATE BINARY, fence INTEGER NOT NULL) STRICT, WITHOUT ROWID";
+
+#[test]
+fn an_old_table_is_upgraded_and_keeps_its_fences() {
+    for first in ["check", "check_shared", "create", "by hand"] {
+        let fixture = Fixture::new();
+        let mut shop = shop(&fixture.path());
+        let (before, [reader, _], after) = fences();
+        shop.execute_batch(OLD).unwrap();
+        let fence = after.get().cast_signed();
+        shop.execute("INSERT INTO lockkeeper_fence VALUES (?1, ?2)", (LOCK, fence)).unwrap();
+        match first {
+            "check" => assert!(write(&mut shop, after)),
+            "check_shared" => assert!(!read(&mut shop, reader)),
+            "create" => SqliteFences.create(&shop).unwrap(),
+            _ => shop.execute_batch(SqliteFences::UPGRADE).unwrap(),
+        }
+        assert!(!write(&mut shop, before) && !read(&mut shop, reader), "after {first}");
+        assert!(write(&mut shop, after), "after {first}");
+    }
 }
 
 #[test]
@@ -162,9 +254,12 @@ fn the_documents_hold_the_ddl() {
     assert!(include_str!("../../../docs/backends/sqlite.md").contains(SqliteFences::DDL));
 }
 
-/// What four instances of a program do when they start together on a file that has no table yet.
+/// What four instances of a program do when they start together on a file that has no table yet, or an old one.
 fn start_together(path: &Path, round: usize) {
     let mut shop = Connection::open(path.with_file_name(format!("shop-{round}.db"))).unwrap();
+    if round % 3 == 1 {
+        shop.execute_batch(OLD).unwrap();
+    }
     if round.is_multiple_of(2) {
         SqliteFences.create(&shop).unwrap();
     }

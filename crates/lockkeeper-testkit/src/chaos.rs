@@ -3,11 +3,13 @@
 use std::fmt;
 use std::future::{Future, pending};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
 use lockkeeper_core::kit::locked;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
-use lockkeeper_core::{Claim, Clock};
+use lockkeeper_core::{Claim, Clock, Load};
 
 use crate::chance::Chance;
 
@@ -54,6 +56,11 @@ impl<B: Backend> Backend for Chaos<B> {
 
     fn profile(&self) -> Profile {
         self.inner.profile()
+    }
+
+    /// As they are: what happens to calls here happens to locks.
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        self.inner.memos()
     }
 
     fn enter(&self, claim: Claim) -> Self::Place {
@@ -128,6 +135,16 @@ impl<P: Place> Place for ChaosPlace<P> {
 
     async fn leave(&mut self) -> Result<()> {
         self.network.carry(Verb::Leave, self.inner.leave()).await
+    }
+
+    /// What happens to a leave happens to it.
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        self.network.carry(Verb::Leave, self.inner.linger(span)).await
+    }
+
+    /// What happens to a renewal happens to it.
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        self.network.carry(Verb::Renew, self.inner.lower(load)).await
     }
 }
 

@@ -11,20 +11,35 @@ use toy::{Flaw, Toy};
 const SEEDS: u64 = 200;
 
 /// Run seeds until one breaks in the way that `sign` tells.
-fn caught(sign: &str, run: impl Fn(Scenario) -> Result<(), Broken>) -> Option<Broken> {
-    let mut broken = (0..SEEDS).filter_map(|seed| run(Scenario::drawn(seed)).err());
+fn caught(drawn: fn(u64) -> Scenario, flaw: Flaw, sign: &str) -> Option<Broken> {
+    let run = |seed| drawn(seed).run(|clock| Toy::new(clock, flaw), |it| it);
+    let mut broken = (0..SEEDS).filter_map(|seed| run(seed).err());
     broken.find(|it| it.what.contains(sign))
 }
 
 fn store_must_be_caught(flaw: Flaw, sign: &str) {
-    let broken = caught(sign, |scenario| scenario.run(|clock| Toy::new(clock, flaw), |it| it).map(drop));
-    assert!(broken.is_some(), "{flaw:?} survived {SEEDS} seeds");
+    assert!(caught(Scenario::drawn, flaw, sign).is_some(), "{flaw:?} survived {SEEDS} seeds");
+}
+
+fn sharing_must_be_caught(flaw: Flaw, sign: &str) {
+    assert!(caught(Scenario::drawn_with_shares, flaw, sign).is_some(), "{flaw:?} survived {SEEDS} seeds");
 }
 
 #[test]
 fn sound_code_over_a_sound_store_is_not_accused() {
-    let broken = caught("", |scenario| scenario.run(|clock| Toy::new(clock, Flaw::None), |it| it).map(drop));
-    assert_eq!(broken, None);
+    assert_eq!(caught(Scenario::drawn, Flaw::None, ""), None);
+    assert_eq!(caught(Scenario::drawn_with_shares, Flaw::None, ""), None);
+}
+
+#[test]
+fn a_store_that_counts_heads_instead_of_weights_is_caught() {
+    sharing_must_be_caught(Flaw::WeightIgnored, "both valid");
+}
+
+#[test]
+fn a_store_that_ignores_the_smaller_capacity_is_caught() {
+    sharing_must_be_caught(Flaw::NewcomersCapacityIgnored, "both valid");
+    sharing_must_be_caught(Flaw::HoldersCapacityIgnored, "both valid");
 }
 
 #[test]

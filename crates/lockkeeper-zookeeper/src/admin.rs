@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use lockkeeper_core::admission;
 use lockkeeper_core::backend::Result;
-use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::record::{Record, key_of, segment_of};
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Fence, Key, Load};
 use zookeeper_client::{Error, Stat};
 
 use crate::fences::Ledger;
-use crate::line::{Entry, in_order};
+use crate::line::{Entry, in_order, mark_of, marked_by};
 use crate::session::Session;
 use crate::{ZooKeeper, doctor, fault};
 
@@ -73,7 +73,8 @@ impl ZooKeeper {
             }
             Err(error) => return Err(fault::from_error(doing, error)),
         };
-        let strangers = names.iter().filter(|it| Entry::read((*it).clone()).is_none());
+        let strangers =
+            names.iter().filter(|it| marked_by(it).is_none() && Entry::read((*it).clone()).is_none());
         let foreign = strangers
             .map(|it| format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it"));
         let mut found = Line { foreign: foreign.collect(), ..Line::default() };
@@ -98,6 +99,7 @@ impl ZooKeeper {
                 found.foreign.push(format!("{path} {text}"));
                 continue;
             };
+            let occupant = occupant.load(loads[at]);
             let side = if at < inside { &mut found.holders } else { &mut found.waiters };
             side.push(Found { path: path.clone(), occupant });
         }
@@ -113,6 +115,22 @@ impl ZooKeeper {
         let fence = counter.filter(|_| is_inside).map(Fence::of_grant);
         let session = session_in(data).unwrap_or(self.first);
         Some(Occupant::new(record.label, session).fence(fence).load(record.load))
+    }
+
+    /// Remove a holder's node, if it is still there.
+    async fn take_away(&self, glass: &Glass, holder: &Found) -> Result<bool> {
+        let deleted = glass.session.client.delete(&holder.path, None);
+        let deleted = self.store.in_time(BREAKING, deleted).await?;
+        if holder.occupant.load == Load::READER {
+            // If it wrote before. It says nothing without its node.
+            let mark = glass.session.client.delete(&mark_of(&holder.path), None);
+            let _ = self.store.in_time(BREAKING, mark).await?;
+        }
+        match deleted {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => Err(fault::from_error(BREAKING, error)),
+        }
     }
 
     async fn info(&self, glass: &Glass, key: Key) -> Result<Option<LockInfo>> {
@@ -159,14 +177,22 @@ impl Inspect for ZooKeeper {
         let line = self.line(&glass, key, BREAKING).await?;
         let mut broken = Vec::new();
         for holder in line.holders {
-            let deleted = glass.session.client.delete(&holder.path, None);
-            match self.store.in_time(BREAKING, deleted).await? {
-                Ok(()) => broken.push(holder.occupant.valid_for(Duration::ZERO)),
-                Err(Error::NoNode) => {}
-                Err(error) => return Err(fault::from_error(BREAKING, error)),
+            if self.take_away(&glass, &holder).await? {
+                broken.push(holder.occupant.valid_for(Duration::ZERO));
             }
         }
         Ok(broken)
+    }
+
+    async fn break_holder(&self, key: &Key, fence: Fence) -> Result<Broken> {
+        let glass = self.glass(BREAKING).await?;
+        let line = self.line(&glass, key, BREAKING).await?;
+        // Its node is its own: nobody else stands there, whoever holds the lock by now.
+        let Some(holder) = line.holders.into_iter().find(|it| it.occupant.fence == Some(fence)) else {
+            return Ok(Broken::Changed);
+        };
+        let lost = self.take_away(&glass, &holder).await?;
+        Ok(if lost { Broken::Lost(holder.occupant.valid_for(Duration::ZERO)) } else { Broken::Changed })
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

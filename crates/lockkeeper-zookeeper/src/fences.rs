@@ -39,7 +39,7 @@ const PAST_MAX: usize = 16;
 /// How often the ledger may change under our eyes.
 const TRIES_MAX: u32 = 8;
 
-/// A write of ours: its number and the servers' time.
+/// The write that let us in: its number and the servers' time, or a time shortly before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) zxid: i64,

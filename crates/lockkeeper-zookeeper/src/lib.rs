@@ -18,6 +18,7 @@ mod doctor;
 mod fault;
 mod fences;
 mod line;
+mod memos;
 mod options;
 mod place;
 mod session;
@@ -31,6 +32,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::{Claim, Result};
 
 pub use lockkeeper_core::kit::tls::Tls;
@@ -120,7 +123,17 @@ impl Backend for ZooKeeper {
             .fifo()
             .weighted()
             .by_session()
+            .lowering()
+            .notifying()
             .ttl(options::TTL_MIN, options::TTL_MAX)
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> ZooKeeperPlace {

@@ -10,6 +10,19 @@ use lockkeeper_core::admission;
 use lockkeeper_core::{Claim, ClaimId, Load};
 use zookeeper_client::Stat;
 
+/// What follows the name of a node whose claim went on as a reader, in the name of the node that says so.
+const MARK: &str = ".reader";
+
+/// The node that says that the claim of this one went on as a reader.
+pub(crate) fn mark_of(node: &str) -> String {
+    format!("{node}{MARK}")
+}
+
+/// The node that this one is the mark of, if it is one.
+pub(crate) fn marked_by(name: &str) -> Option<&str> {
+    name.strip_suffix(MARK)
+}
+
 /// The end of the numbers that count, well before that of the store (2³¹ − 1).
 pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
 
@@ -45,9 +58,13 @@ impl Entry {
 
 /// The line in its order: first come, first. Names that are not ours are passed over.
 pub(crate) fn in_order(names: Vec<String>) -> Vec<Entry> {
+    let readers: HashSet<String> = names.iter().filter_map(|it| marked_by(it)).map(str::to_owned).collect();
     let mut line: Vec<Entry> = names.into_iter().filter_map(Entry::read).collect();
     // Negative ones are beyond the end, hence behind all that count.
     line.sort_by_key(|it| it.number.cast_unsigned());
+    for it in line.iter_mut().filter(|it| readers.contains(&it.name)) {
+        it.load = Load::READER;
+    }
     line
 }
 
@@ -63,11 +80,16 @@ pub(crate) fn is_worn_out(folder: &Stat) -> bool {
 pub(crate) struct Look {
     /// Those who keep us out by their weight.
     pub(crate) blockers: Vec<String>,
-    /// Who stands directly before us.
-    pub(crate) before: Option<String>,
+    /// Of these, whoever has the room for itself.
+    pub(crate) alone: Vec<String>,
+    /// There is one of them, and when it goes we are most likely inside: it had the room for itself, or stood directly
+    /// before us who want it for ourselves.
+    pub(crate) likely: bool,
     pub(crate) ahead: usize,
     /// Somebody does not fit in.
     pub(crate) wanted: bool,
+    /// The capacity that others name, if it is another than ours.
+    pub(crate) theirs: Option<u32>,
 }
 
 impl Look {
@@ -79,9 +101,14 @@ impl Look {
         let at = line.iter().position(|it| it.name == own)?;
         let loads: Vec<Load> = line.iter().map(|it| it.load).collect();
         let blockers = admission::blockers(&loads[..at], loads[at]);
-        let blockers = blockers.into_iter().map(|it| line[it].name.clone()).collect();
-        let before = line[..at].last().map(|it: &Entry| it.name.clone());
-        Some(Look { blockers, before, ahead: at, wanted: admission::inside(&loads) < line.len() })
+        let fills = |it: Load| it.capacity <= it.weight;
+        let likely = matches!(blockers[..], [one] if fills(loads[one]) || loads[at].capacity == 1);
+        let name = |it: usize| line[it].name.clone();
+        let alone = blockers.iter().copied().filter(|it| fills(loads[*it])).map(name).collect();
+        let blockers = blockers.into_iter().map(name).collect();
+        let (wanted, theirs) =
+            (admission::inside(&loads) < line.len(), loads[at].differing(loads.iter().copied()));
+        Some(Look { blockers, alone, likely, ahead: at, wanted, theirs })
     }
 }
 
@@ -154,6 +181,24 @@ pub(crate) mod tests {
         assert_eq!((look.blockers, look.ahead), (vec![names[0].clone()], 1));
         let look = Look::at(names.clone(), &names[1], &HashSet::from([names[0].clone()])).unwrap();
         assert_eq!((look.blockers.len(), look.ahead, look.wanted), (0, 0, false));
+    }
+
+    #[test]
+    fn whoever_is_marked_is_a_reader_where_it_stands() {
+        let of = |load: &str, number: i32| format!("{}-{load}-{number:010}", "0".repeat(32));
+        let (reader, writer) = ("1-4294967295", "4294967295-4294967295");
+        let mut names = vec![of(reader, 7), of("1-1", 3), of(writer, 9), of(reader, 12)];
+        let alone = |names: &[String], at: usize| {
+            Look::at(names.to_vec(), &names[at], &HashSet::new()).unwrap().alone
+        };
+        assert_eq!(alone(&names, 0), [names[1].clone()], "that one can be marked");
+        names.push(mark_of(&names[1]));
+        let line = in_order(names.clone());
+        assert_eq!(line.iter().map(|it| it.number).collect::<Vec<_>>(), [3, 7, 9, 12]);
+        assert_eq!(line[0].load, Load::READER);
+        assert!(Look::at(names.clone(), &names[0], &HashSet::new()).unwrap().blockers.is_empty());
+        assert_eq!(alone(&names, 3), [names[2].clone()], "the writer waits, and keeps out who is behind it");
+        assert!(alone(&names, 2).is_empty(), "a reader is in its way, which cannot be marked again");
     }
 
     #[test]

@@ -51,13 +51,14 @@ pub struct ZooKeeperOptions {
     pub(crate) tick: Option<Duration>,
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
 impl ZooKeeperOptions {
     /// Read a URL: `zookeeper://[user:password@]host[:port],host…[/path][?session=30s&tick=2s&timeout=2s]`.
     ///
-    /// Settings: `session`, `tick`, `timeout`, `connect_timeout`, `password_file`, `tls` with the files `ca`, `cert` and
-    /// `key`. `zookeepers://` means TLS, too.
+    /// Settings: `session`, `tick`, `timeout`, `connect_timeout`, `idle_timeout`, `password_file`, `tls` with the files
+    /// `ca`, `cert` and `key`. `zookeepers://` means TLS, too.
     ///
     /// # Errors
     /// [`Error::Invalid`] with what is wrong and what would be right. The message holds no secret.
@@ -75,15 +76,26 @@ impl ZooKeeperOptions {
         let mut settings = FORM.settings(address.query)?;
         let (session, tick) = (settings.span("session")?, settings.span("tick")?);
         let timeout = settings.span("timeout")?.unwrap_or(Duration::from_secs(2));
-        let connect_timeout = settings.span("connect_timeout")?;
+        let (connect_timeout, idle_timeout) =
+            (settings.span("connect_timeout")?, settings.span("idle_timeout")?);
         let (user, password) = settings.login(&address)?;
         let tls = settings.tls(secure)?;
         settings.finish()?;
         let port = if tls.is_some() { SECURE_PORT } else { PORT };
         let servers = hosts(address.hosts, port).map_err(|it| FORM.wrong(it))?;
         let servers = servers.iter().map(Host::to_string).collect();
-        let options =
-            ZooKeeperOptions { servers, user, password, tls, path, session, tick, timeout, connect_timeout };
+        let options = ZooKeeperOptions {
+            servers,
+            user,
+            password,
+            tls,
+            path,
+            session,
+            tick,
+            timeout,
+            connect_timeout,
+            idle_timeout,
+        };
         options.check()?;
         Ok(options)
     }
@@ -107,7 +119,7 @@ impl ZooKeeperOptions {
             return Err(FORM.wrong("`session` must be from 200ms to 1h"));
         }
         if self.tick.is_some_and(|it| it.is_zero() || self.session.unwrap_or(TTL_MAX) < session_min(it)) {
-            return Err(FORM.wrong("`tick` must be more than nothing and at most two fifths of `session`"));
+            return Err(FORM.wrong("`tick` must be greater than 0 and at most two fifths of `session`"));
         }
         let plain = |it: char| !it.is_control() && (it.is_ascii() || it.is_alphanumeric());
         let broken = |it: &str| it.is_empty() || it == "." || it == ".." || it == "zookeeper";
@@ -140,14 +152,14 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Encrypt, and check the servers' certificates; [`Tls::ca`] must be named. Usually off.
+    /// Encrypt, and check the servers' certificates; [`Tls::ca`] must be named. Default: off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The node below which all locks lie, with the slash that it begins with. It is made if it is not there. Usually
+    /// The node below which all locks lie, with the slash that it begins with. It is made if it is not there. Default:
     /// `/lockkeeper`.
     #[must_use]
     pub fn path(mut self, path: impl Into<String>) -> Self {
@@ -155,7 +167,7 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// The session that is opened with the store, before any lock asks for one: best the ttl that most locks have. Usually
+    /// The session that is opened with the store, before any lock asks for one: best the ttl that most locks have. Default:
     /// 10 s, the ttl of locks that name none. Locks of another ttl have a session of their own.
     #[must_use]
     pub fn session(mut self, session: Duration) -> Self {
@@ -164,7 +176,7 @@ impl ZooKeeperOptions {
     }
 
     /// What is taken off every deadline, because a follower tells the leader of us only every half tick: the ensemble's
-    /// `tickTime`. Usually 2 s, which is the default of ZooKeeper, or three tenths of the session if that is less; that is
+    /// `tickTime`. Default: 2 s, which is the default of ZooKeeper, or three tenths of the session if that is less; that is
     /// more than half a tick, since no session is shorter than two ticks unless the servers were told so.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
@@ -172,18 +184,26 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// How long an answer is waited for, from 10 ms to a minute. After that its outcome is unknown. Usually 2 seconds.
+    /// How long an answer is waited for, from 10 ms to a minute. After that its outcome is unknown. Default: 2 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long a session is waited for, from 10 ms to a minute, however many servers are tried. Usually until each of
+    /// How long a session is waited for, from 10 ms to a minute, however many servers are tried. Default: until each of
     /// them was.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a session that nobody uses is kept, so that the next lock of its ttl need not wait for one. Default: a
+    /// minute, or twice the session if that is longer. The next lock opens a new one.
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = Some(timeout);
         self
     }
 
@@ -195,6 +215,11 @@ impl ZooKeeperOptions {
     /// What is taken off every deadline, with this session timeout.
     pub(crate) fn tick_of(&self, session: Duration) -> Duration {
         self.tick.unwrap_or(Duration::from_secs(2).min(session * 3 / 10))
+    }
+
+    /// How long a session with this timeout is kept while nobody uses it.
+    pub(crate) fn idle_of(&self, session: Duration) -> Duration {
+        self.idle_timeout.unwrap_or(Duration::from_secs(60).max(session * 2))
     }
 
     /// Which session to ask for at first: that of `session`, or of locks that name no ttl.
@@ -232,6 +257,11 @@ mod tests {
         for (session, tick) in [(10_000, 2000), (4000, 1200), (1000, 300)] {
             assert_eq!(plain.tick_of(Duration::from_millis(session)), Duration::from_millis(tick));
         }
+        for (session, idle) in [(4, 60), (30, 60), (40, 80)] {
+            assert_eq!(plain.idle_of(Duration::from_secs(session)), Duration::from_secs(idle));
+        }
+        let quick = ZooKeeperOptions::parse("zookeeper://h?idle_timeout=1s").unwrap();
+        assert_eq!(quick.idle_of(Duration::from_secs(40)), Duration::from_secs(1));
     }
 
     #[test]

@@ -7,24 +7,30 @@
 //!    │ └── leave ────────────┴────│───────────────────────────────────────┤
 //!    └──── node gone: session lost, or removed by hand ───────────────────┘
 //! ```
+//!
+//! Whoever shares enters without a look at those who enter beside it, so one leave lets in all who fit. The counter is
+//! that of a write to our node which the store did when nobody kept us out any more; our node was in the line from before
+//! until after. Hence, however slow we are between look and write: every exclusive grant before ours was written by one
+//! who had gone by then, with a smaller number; and whoever comes behind and wants the room for itself writes after our
+//! node is gone, with a larger one. Of those who are inside together the counters differ, in no order.
 
 mod entering;
+mod listening;
+mod lowering;
 
 use std::collections::HashSet;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
+use lockkeeper_core::{Claim, Load};
 use zookeeper_client::{Acls, Error};
 
 use crate::admin::session_line;
 use crate::fault::NAME;
 use crate::fences::Written;
-use crate::line::{Look, in_order};
+use crate::line::{Look, in_order, mark_of};
 use crate::session::Session;
 use crate::store::Store;
 use crate::wake::Watch;
@@ -32,6 +38,7 @@ use crate::wake::Watch;
 const TAKING: &str = "taking the lock";
 const RENEWING: &str = "renewing the lock";
 const LEAVING: &str = "giving the lock back";
+const LISTENING: &str = "listening while the lock is held";
 
 /// A place in a line of [`ZooKeeper`](crate::ZooKeeper).
 #[derive(Debug)]
@@ -47,10 +54,14 @@ pub struct ZooKeeperPlace {
     /// The number of the write that let us in, while we are inside. Not that of our node's creation: where several
     /// share a room, or wait for rooms of different size, the line's order is not the order of grants.
     counter: Option<u64>,
-    /// Whoever we watch is all that stands before us.
-    next: bool,
+    /// The node that may say that we went on as a reader.
+    mark: Option<String>,
+    /// What it means to us when whoever we watch is gone.
+    end: End,
     wanted: bool,
-    /// Outside: those who keep us out. Inside: the line.
+    /// The capacity that others name, if it is another than ours.
+    theirs: Option<u32>,
+    /// Outside, those who keep us out; inside, the line, or our own node once we know that we are wanted.
     watches: Vec<Watch>,
     /// The line's numbers come to an end: it must be empty, and begun anew, before we can stand in it.
     worn_out: bool,
@@ -58,6 +69,17 @@ pub struct ZooKeeperPlace {
     gone: HashSet<String>,
     /// How often we asked in vain since the line last changed, and how many stood before us.
     idle: (u32, usize),
+}
+
+/// What the end of whoever we watch means to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It was all that stood before us: we are inside.
+    LetsIn,
+    /// Most likely we are.
+    MayLetIn,
+    /// Others are left.
+    SaysLittle,
 }
 
 /// Where an attempt to get inside ended.
@@ -78,8 +100,10 @@ impl ZooKeeperPlace {
             session: None,
             node: None,
             counter: None,
-            next: false,
+            mark: None,
+            end: End::SaysLittle,
             wanted: false,
+            theirs: None,
             watches: Vec::new(),
             worn_out: false,
             gone: HashSet::new(),
@@ -87,8 +111,7 @@ impl ZooKeeperPlace {
         }
     }
 
-    /// Nobody else can be beside us. Whoever finds nobody before its new node is inside; everybody else enters by
-    /// a write to its node, after all before it have done so.
+    /// Nobody else can be beside us.
     fn is_alone(&self) -> bool {
         self.claim.load.capacity == 1
     }
@@ -108,7 +131,7 @@ impl ZooKeeperPlace {
 
     /// Our node is gone, or will be with its session.
     fn reset(&mut self) {
-        (self.node, self.next, self.idle) = (None, false, (0, 0));
+        (self.node, self.end, self.idle) = (None, End::SaysLittle, (0, 0));
         self.watches.clear();
         if self.counter.take().is_some() {
             self.store.forget(self.claim.id);
@@ -147,18 +170,6 @@ impl ZooKeeperPlace {
         if !look.blockers.is_empty() {
             return self.watch(session, &look).await;
         }
-        // There is room, but nobody overtakes: who is before us enters before us.
-        if let Some(before) = look.before {
-            let data = session.client.get_and_watch_data(&self.path(&before));
-            let data = self.store.call(session, TAKING, data).await?;
-            if let Ok((_, stat, watcher)) = data
-                && stat.version == 0
-            {
-                self.next = false;
-                self.watches = vec![Watch::new(watcher, &self.store.events)];
-                return Ok(Next::Wait(look.ahead));
-            }
-        }
         self.wanted = look.wanted;
         self.write(session).await
     }
@@ -175,7 +186,7 @@ impl ZooKeeperPlace {
         self.enter(session, Written::last(&stat), floor).await
     }
 
-    /// Who stood directly before us is gone. Most likely it held, and we are next: look, and get inside in the same trip.
+    /// Whoever kept us out is gone. Most likely it held, and we are next: look, and get inside in the same trip.
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
     async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Next> {
         let (path, data, floor) = (self.path(node), self.text(session), self.store.seen());
@@ -200,15 +211,29 @@ impl ZooKeeperPlace {
         // A waiter's node has no children, so watching them tells its end and nothing else.
         let paths: Vec<String> = look.blockers.iter().map(|it| self.path(it)).collect();
         let asked: Vec<_> = paths.iter().map(|it| session.client.list_and_watch_children(it)).collect();
+        // Whoever could share the room is let in, too, when one that has it for itself goes on as a reader.
+        let sharing = if self.claim.load.is_exclusive() { &[][..] } else { &look.alone };
+        let marks: Vec<String> = sharing.iter().map(|it| mark_of(&self.path(it))).collect();
+        let marked: Vec<_> = marks.iter().map(|it| session.client.check_and_watch_stat(it)).collect();
         let mut watches = Vec::new();
+        for watch in marked {
+            match self.store.call(session, TAKING, watch).await? {
+                Ok((None, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
+                _ => return Ok(Next::Again),
+            }
+        }
         for watch in asked {
             match self.store.call(session, TAKING, watch).await? {
                 Ok((_, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
                 Err(_) => return Ok(Next::Again),
             }
         }
-        self.watches = watches;
-        self.next = self.is_alone() && look.ahead == 1;
+        (self.watches, self.theirs) = (watches, look.theirs);
+        self.end = match look {
+            _ if self.is_alone() && look.ahead == 1 => End::LetsIn,
+            _ if look.likely => End::MayLetIn,
+            _ => End::SaysLittle,
+        };
         Ok(Next::Wait(look.ahead))
     }
 
@@ -229,13 +254,16 @@ impl ZooKeeperPlace {
         if self.counter.is_some() {
             return self.prove(session, &node).await;
         }
-        if told && self.is_alone() && !self.watches.is_empty() {
-            if !self.next {
+        match self.end {
+            End::LetsIn if told && !self.watches.is_empty() => {
+                // Nobody can come before us. Most likely somebody is behind.
+                self.wanted = true;
+                return self.write(session).await;
+            }
+            End::MayLetIn if told && !self.watches.is_empty() => {
                 return self.look_and_write(session, &node).await;
             }
-            // The only one before us is gone, and nobody can come before us. Most likely somebody is behind.
-            self.wanted = true;
-            return self.write(session).await;
+            _ => {}
         }
         let listed = self.store.call(session, TAKING, session.client.list_children(&self.folder)).await?;
         let Some(look) = listed.ok().and_then(|it| self.look(it)) else {
@@ -267,7 +295,7 @@ impl ZooKeeperPlace {
     fn waits(&self, ahead: usize) -> Turn {
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
-        Turn::wait(recheck, u64::try_from(ahead).ok())
+        Turn::wait(recheck, u64::try_from(ahead).ok()).theirs(self.theirs)
     }
 }
 
@@ -305,16 +333,11 @@ impl Place for ZooKeeperPlace {
     }
 
     async fn changed(&mut self) {
-        let Some(session) = &self.session else {
+        let Some(session) = self.session.clone() else {
             return std::future::pending().await;
         };
-        let watches = &mut self.watches;
-        let told = poll_fn(|cx| {
-            let told = watches.iter_mut().any(|it| it.poll_told(cx).is_ready());
-            if told { Poll::Ready(()) } else { Poll::Pending }
-        });
         tokio::select! {
-            () = told => {}
+            () = self.told(&session) => {}
             () = session.proof.when_lost() => {}
         }
     }
@@ -326,7 +349,7 @@ impl Place for ZooKeeperPlace {
             return Ok(Renewal::Lost);
         };
         // Afterwards the watch tells; until it does, a renewal costs this lock nothing.
-        if !session.proof.is_lost() && self.is_told() {
+        if !session.proof.is_lost() && (self.wanted || self.is_told()) {
             let path = self.path(&node);
             let (checked, listed) =
                 (session.check(&path), session.client.list_and_watch_children(&self.folder));
@@ -338,7 +361,11 @@ impl Place for ZooKeeperPlace {
                 match (checked?, listed?) {
                     (Ok(()), Ok((names, watcher))) => {
                         self.wanted = self.look(names).is_some_and(|it| it.wanted);
-                        self.watches = vec![Watch::new(watcher, &self.store.events)];
+                        self.watches.clear();
+                        // Who knows that it is wanted need not hear of all who come.
+                        if !self.wanted {
+                            self.watches.push(Watch::new(watcher, &self.store.events));
+                        }
                     }
                     // Removed by hand.
                     _ => self.reset(),
@@ -380,11 +407,16 @@ impl Place for ZooKeeperPlace {
                 let deleted = self.store.call(&session, LEAVING, deleted).await;
                 over(&session, deleted)?;
             }
+            self.remove_mark(&session).await?;
         }
         self.reset();
         self.store.forget(self.claim.id);
         self.session = None;
         Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        self.mark_as(load).await
     }
 }
 

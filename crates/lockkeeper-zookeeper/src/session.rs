@@ -20,7 +20,7 @@ use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::kit::{Proof, locked};
 use lockkeeper_core::{Clock, Moment};
 use tokio::sync::Mutex as AsyncMutex;
-use zookeeper_client::{Client, Error, MultiWriteError};
+use zookeeper_client::{Client, CreateOptions, Error, MultiWriteError};
 
 use crate::connection::{self, Opened};
 use crate::fault::{self, NAME};
@@ -30,8 +30,13 @@ use crate::tls;
 
 /// Pulses per session timeout.
 const PULSES: u32 = 10;
-/// A session that nobody uses is kept this long, so that the next lock need not wait for one.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Why several writes were not done.
+fn reason(error: MultiWriteError) -> Error {
+    match error {
+        MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source,
+    }
+}
 
 /// One session.
 #[derive(Debug)]
@@ -58,12 +63,20 @@ impl Session {
         let mut writer = self.client.new_multi_writer();
         // Any version will do.
         writer.add_check_version(path, -1)?;
-        let answer = writer.commit().await;
-        answer.map(drop).map_err(|it| match it {
-            MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => {
-                source
-            }
-        })
+        writer.commit().await.map(drop).map_err(reason)
+    }
+
+    /// Create a node if another exists.
+    pub(crate) async fn create_beside(
+        &self,
+        path: &str,
+        beside: &str,
+        options: &CreateOptions<'_>,
+    ) -> std::result::Result<(), Error> {
+        let mut writer = self.client.new_multi_writer();
+        writer.add_check_version(path, -1)?;
+        writer.add_create(beside, b"", options)?;
+        writer.commit().await.map(drop).map_err(reason)
     }
 
     /// What the ledger of fences says, if we have read it and it has not changed since.
@@ -134,7 +147,8 @@ impl Sessions {
         let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
-        let heart = Heart { session: session.clone(), class, clock: self.clock.clone() };
+        let idle_max = self.options.idle_of(session.timeout);
+        let heart = Heart { session: session.clone(), class, clock: self.clock.clone(), idle_max };
         let tick = self.options.tick_of(session.timeout);
         self.driver.spawn(heart.keep(self.options.path.clone(), tick));
         Ok(session)
@@ -191,6 +205,8 @@ struct Heart {
     session: Arc<Session>,
     class: Class,
     clock: Clock,
+    /// A session that nobody uses is kept this long, so that the next lock need not wait for one.
+    idle_max: Duration,
 }
 
 impl Heart {
@@ -223,7 +239,7 @@ impl Heart {
             // One is ours and one is the class's.
             if 2 < Arc::strong_count(session) {
                 used_at = clock.now();
-            } else if IDLE_MAX.max(session.timeout * 2) < clock.now() - used_at {
+            } else if self.idle_max < clock.now() - used_at {
                 let mut class = self.class.lock().await;
                 if Arc::strong_count(session) <= 2 {
                     *class = None;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::backend::Backend;
 use lockkeeper_core::inspect::{DynInspect, Inspect};
+use lockkeeper_core::kit::Home;
 use lockkeeper_core::{Error, Locker, LockerBuilder, Memory, Result};
 
 /// An opened store: a locker to be, and the operator's view of it.
@@ -15,7 +16,7 @@ use lockkeeper_core::{Error, Locker, LockerBuilder, Memory, Result};
 /// # async fn main() -> lockkeeper::Result<()> {
 /// use lockkeeper::Store;
 ///
-/// let Store { locker, inspect } = lockkeeper::open("memory:").await?;
+/// let Store { locker, inspect, .. } = lockkeeper::open("memory:").await?;
 /// let locker = locker.ttl(Duration::from_secs(5)).build();
 /// let guard = locker.lock("orders/42").await?;
 /// assert_eq!(inspect.list("orders/").await?.len(), 1); // as `lockkeeper ls` does
@@ -23,11 +24,25 @@ use lockkeeper_core::{Error, Locker, LockerBuilder, Memory, Result};
 /// # Ok(())
 /// # }
 /// ```
+#[non_exhaustive]
 pub struct Store {
     /// Set what you like and [`build`](LockerBuilder::build) it.
     pub locker: LockerBuilder,
     /// Who holds what and who waits.
     pub inspect: Arc<dyn DynInspect>,
+}
+
+impl Store {
+    /// The locker alone. A store in memory that only its locker can reach is faster.
+    pub(crate) fn into_locker(self) -> Locker {
+        drop(self.inspect);
+        self.locker.build()
+    }
+
+    /// With this thread as the locker's own.
+    fn at(self, home: Home) -> Self {
+        Store { locker: self.locker.home(home), inspect: self.inspect }
+    }
 }
 
 impl fmt::Debug for Store {
@@ -54,10 +69,24 @@ impl fmt::Debug for Store {
 /// # Errors
 /// As for [`open`].
 pub async fn connect(url: &str) -> Result<Locker> {
-    let Store { locker, inspect } = open(url).await?;
-    // A store in memory that only its locker can reach is faster.
-    drop(inspect);
-    Ok(locker.build())
+    Ok(open(url).await?.into_locker())
+}
+
+/// [`connect`] for programs and threads without a runtime. It blocks this thread until the store answers.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// let locker = lockkeeper::connect_blocking("memory:")?;
+/// let guard = locker.lock("orders/42").blocking()?;
+/// guard.release_blocking()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As for [`open`].
+pub fn connect_blocking(url: &str) -> Result<Locker> {
+    Ok(open_blocking(url)?.into_locker())
 }
 
 /// Open the store behind a URL; the scheme says which. Each store but `memory:` needs the feature of its name.
@@ -71,6 +100,8 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// # }
 /// ```
 ///
+/// It may be called with any executor. Outside of a tokio runtime the store is opened on the locker's own thread.
+///
 /// # Cancel safety
 /// Safe to drop; a half-open connection is closed.
 ///
@@ -78,6 +109,36 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// [`Error::Invalid`] for an unknown scheme or option, [`Error::Unsupported`] for a store that this program was
 /// built without, [`Error::Unavailable`] if the store does not answer.
 pub async fn open(url: &str) -> Result<Store> {
+    if !Home::is_needed() {
+        return open_here(url).await;
+    }
+    let (home, url) = (Home::start()?, url.to_owned());
+    let store = home.run(async move { open_here(&url).await }).await??;
+    Ok(store.at(home))
+}
+
+/// [`open`] for programs and threads without a runtime. It blocks this thread until the store answers; the store's
+/// connections live on the locker's own thread. `inspect` is for those who have a runtime.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> lockkeeper::Result<()> {
+/// let locker = lockkeeper::open_blocking("memory:")?.locker.ttl(Duration::from_secs(5)).build();
+/// locker.lock("orders/42").blocking()?.release_blocking()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As for [`open`].
+pub fn open_blocking(url: &str) -> Result<Store> {
+    let (home, url) = (Home::start()?, url.to_owned());
+    let store = home.block_on(async move { open_here(&url).await })??;
+    Ok(store.at(home))
+}
+
+/// On the present runtime.
+async fn open_here(url: &str) -> Result<Store> {
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(Error::invalid(format!("the store's URL has no scheme; begin it with {KNOWN}")));
     };
@@ -132,8 +193,20 @@ macro_rules! stores {
 stores! {
     etcd "etcd": |url| lockkeeper_etcd::Etcd::connect(url).await?;
     redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
-    mysql "mysql": |url| lockkeeper_sql::Mysql::connect(url).await?;
-    postgres "postgres": |url| lockkeeper_sql::Postgres::connect(url).await?;
+    mysql "mysql": |url| {
+        let options = lockkeeper_sql::MysqlOptions::parse(url)?;
+        if options.chosen_mode() == lockkeeper_sql::mysql::MysqlMode::Session {
+            return Ok(store(lockkeeper_sql::MysqlSessions::with(options).await?));
+        }
+        lockkeeper_sql::Mysql::with(options).await?
+    };
+    postgres "postgres": |url| {
+        let options = lockkeeper_sql::PostgresOptions::parse(url)?;
+        if options.chosen_mode() == lockkeeper_sql::postgres::PostgresMode::Session {
+            return Ok(store(lockkeeper_sql::PostgresSessions::with(options).await?));
+        }
+        lockkeeper_sql::Postgres::with(options).await?
+    };
     redlock "redlock": |url| lockkeeper_redlock::Redlock::<lockkeeper_redis::Redis>::connect(url).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::Sqlite::connect(url).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;

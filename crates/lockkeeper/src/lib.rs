@@ -5,12 +5,12 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> lockkeeper::Result<()> {
 //! let locker = lockkeeper::connect("memory:").await?;
-//! let guard = locker.lock("orders/42").ttl(Duration::from_secs(10)).wait_at_most(Duration::from_secs(3)).await?;
+//! let guard = locker.lock("orders/42").wait_at_most(Duration::from_secs(3)).await?;
 //! // … work, and send guard.fence() along with every write …
-//! guard.release().await?;
+//! guard.release().await?; // the store has confirmed it
 //!
 //! if let Some(guard) = locker.try_lock("daily-report").await? {
-//!     guard.run(async { /* stopped if the lock is lost */ }).await?;
+//!     guard.run_and_release(async { /* stopped if the lock is lost */ }).await?;
 //! }
 //! # Ok(())
 //! # }
@@ -21,6 +21,8 @@
 //! [`Locker::try_lock`] does not; a [`Guard`] is held until it is released or dropped, renewed meanwhile, and tells when it is
 //! lost. No lock with an expiry can stop a holder that was paused: send [`Guard::fence`] along with every write, so that your
 //! data can refuse the loser.
+//!
+//! Programs without async: [`connect_blocking`], then `.blocking()` on every request and `release_blocking()` on every guard.
 //!
 //! # Stores
 //!
@@ -49,7 +51,9 @@
 //! | `macros` | the attribute `#[locked("product:{product_id}")]` |
 //! | `config` | `lockkeeper.toml`, `LOCKKEEPER_*`, `Config`, and `init` for the whole process |
 //! | `cache` | one load per missing cache entry: the module `cache`; with `redis` also a cache on Redis |
+//! | `twophase` | two-phase commit over PostgreSQL, MariaDB and MySQL, with recovery: the module `twophase` |
 //! | `tracing` | [`observe`]: every event as a `tracing` event |
+//! | `test-util` | for your tests: the module `test` with a locker for each test, locks that are lost when you say so, and time that stands still |
 //!
 //! # Settings
 //!
@@ -77,25 +81,33 @@ pub mod __private;
 #[cfg(feature = "config")]
 pub mod config;
 mod connect;
+pub mod meters;
 mod process;
+#[cfg(feature = "test-util")]
+pub mod test;
 
 #[cfg(feature = "config")]
-pub use config::{Config, init, init_with};
-pub use connect::{Store, connect, open};
+pub use config::{Config, init, init_blocking, init_with, init_with_blocking};
+pub use connect::{Store, connect, connect_blocking, open, open_blocking};
 pub use lockkeeper_core::{
-    Attempt, Error, Fence, FencedError, Guard, Key, Label, Load, LockRequest, Locker, LockerBuilder, Lost,
-    LostReason, Owner, Result, SharedAttempt, SharedFence, SharedGuard, SharedRequest, Stage, Timings,
+    Attempt, Barrier, Campaign, Error, Fence, FencedError, Guard, Key, Label, Latch, LatchStatus, Leader,
+    Leaders, Leadership, Load, LockRequest, Locker, LockerBuilder, Lost, LostReason, MultiAttempt,
+    MultiGuard, MultiRequest, NotDowngraded, Once, OnceRequest, Owner, Result, SharedAttempt, SharedFence,
+    SharedGuard, SharedRequest, Stage, Tick, Timings, Wish,
 };
-pub use lockkeeper_core::{buckets, observe};
+pub use lockkeeper_core::{barrier, buckets, election, multi, observe};
 #[cfg(feature = "macros")]
 pub use lockkeeper_macros::locked;
+pub use meters::Meters;
 pub use process::{default_locker, set_default};
 
 /// For authors of backends and tools: the traits below the locker.
 pub mod spi {
     pub use lockkeeper_core::backend::*;
+    pub use lockkeeper_core::clock::Sleep;
     pub use lockkeeper_core::inspect::*;
-    pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment};
+    pub use lockkeeper_core::{Claim, ClaimId, Clock, Memory, Moment, Spawn, Task};
+    pub use lockkeeper_core::{kit, memos, node};
 }
 
 #[cfg(feature = "cache")]
@@ -110,5 +122,7 @@ pub use lockkeeper_redlock as redlock;
 pub use lockkeeper_sql as sql;
 #[cfg(feature = "sqlite")]
 pub use lockkeeper_sqlite as sqlite;
+#[cfg(feature = "twophase")]
+pub use lockkeeper_twophase as twophase;
 #[cfg(feature = "zookeeper")]
 pub use lockkeeper_zookeeper as zookeeper;

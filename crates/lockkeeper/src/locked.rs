@@ -5,7 +5,10 @@ use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::time::Duration;
 
-use lockkeeper_core::{Error, Guard, Key, LockRequest, Locker, Owner, Result, Stage};
+use lockkeeper_core::{
+    Error, Guard, Key, LockRequest, Locker, MultiGuard, MultiRequest, Owner, Result, SharedGuard,
+    SharedRequest, Stage, Wish,
+};
 
 /// The system this process belongs to.
 pub fn system() -> Option<&'static str> {
@@ -53,6 +56,23 @@ pub struct Spans {
     pub max_hold: Option<Duration>,
 }
 
+/// A request of any kind, with these spans.
+macro_rules! with {
+    ($request:expr, $spans:ident) => {{
+        let mut request = $request;
+        if let Some(wait) = $spans.wait {
+            request = request.wait_at_most(wait);
+        }
+        if let Some(ttl) = $spans.ttl {
+            request = request.ttl(ttl);
+        }
+        if let Some(max_hold) = $spans.max_hold {
+            request = request.max_hold(max_hold);
+        }
+        request
+    }};
+}
+
 /// Who calls the locked function of this path: the owner of the task, or a new one for this call and all
 /// within it.
 #[inline]
@@ -63,24 +83,51 @@ pub fn owner(function: &'static str) -> Owner {
 /// The request of this owner. Awaited where it is made, because moving it costs more than the rest.
 #[inline]
 pub fn request(owner: &Owner, locker: &Locker, key: Result<Key>, spans: Spans) -> LockRequest {
-    let mut request = locker.lock_key(key).owner(owner);
-    if let Some(wait) = spans.wait {
-        request = request.wait_at_most(wait);
-    }
-    if let Some(ttl) = spans.ttl {
-        request = request.ttl(ttl);
-    }
-    if let Some(max_hold) = spans.max_hold {
-        request = request.max_hold(max_hold);
-    }
-    request
+    with!(locker.lock_key(key).owner(owner), spans)
+}
+
+/// The same request to share the lock.
+///
+/// # Errors
+/// That of the key.
+pub fn shared(owner: &Owner, locker: &Locker, key: Result<Key>, spans: Spans) -> Result<SharedRequest> {
+    Ok(with!(locker.read(key?).owner(owner), spans))
+}
+
+/// The same request for so many permits of so many.
+///
+/// # Errors
+/// That of the key.
+pub fn permits(
+    owner: &Owner,
+    locker: &Locker,
+    key: Result<Key>,
+    (count, of): (u32, u32),
+    spans: Spans,
+) -> Result<SharedRequest> {
+    Ok(with!(locker.permits(key?, count, of).owner(owner), spans))
+}
+
+/// The same request for several locks.
+///
+/// # Errors
+/// That of the first key that is none.
+pub fn several<const N: usize>(
+    owner: &Owner,
+    locker: &Locker,
+    keys: [Result<Key>; N],
+    spans: Spans,
+) -> Result<MultiRequest> {
+    let wishes: Vec<Wish> =
+        keys.into_iter().map(|it| it.map(|it| Wish::lock(it.as_str()))).collect::<Result<_>>()?;
+    Ok(with!(locker.lock_all(wishes).owner(owner), spans))
 }
 
 /// What a try brought. A taken lock is a wait of no length that timed out.
 ///
 /// # Errors
 /// [`Error::TimedOut`] if it brought nothing.
-pub fn tried(guard: Option<Guard>) -> Result<Guard> {
+pub fn tried<G>(guard: Option<G>) -> Result<G> {
     guard.ok_or(TAKEN)
 }
 
@@ -90,11 +137,40 @@ const TAKEN: Error = Error::timed_out(Stage::Remote, Duration::ZERO, None);
 ///
 /// # Errors
 /// [`Error::Lost`] if it was not.
-pub fn release_blocking(guard: Guard) -> Result<()> {
+pub fn release_blocking(guard: impl Held) -> Result<()> {
     guard.check()?;
-    let _ = guard.release_blocking();
+    guard.give_back();
     Ok(())
 }
+
+/// A guard of any kind.
+pub trait Held {
+    /// See [`Guard::check`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is no longer held.
+    fn check(&self) -> Result<()>;
+    /// A release that the store does not confirm is tried again in the background.
+    fn give_back(self);
+}
+
+macro_rules! held {
+    ($($guard:ty),*) => {$(
+        impl Held for $guard {
+            #[inline]
+            fn check(&self) -> Result<()> {
+                <$guard>::check(self)
+            }
+
+            #[inline]
+            fn give_back(self) {
+                let _ = self.release_blocking();
+            }
+        }
+    )*};
+}
+
+held!(Guard, SharedGuard, MultiGuard);
 
 /// The answer of a function whose lock was not obtained or was lost.
 pub fn failed<R: LockedAnswer>(error: Error) -> R {

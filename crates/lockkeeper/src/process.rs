@@ -59,6 +59,10 @@ pub fn set_default(locker: Locker, system: Option<&str>) -> Result<()> {
 /// # Errors
 /// [`Error::Invalid`] if there is none yet.
 pub fn default_locker() -> Result<&'static Locker> {
+    #[cfg(feature = "test-util")]
+    if let Some(scoped) = crate::test::current() {
+        return Ok(scoped.locker);
+    }
     LOCKER.get().ok_or_else(|| {
         Error::invalid(
             "the process has no locker yet; where the program begins, call `lockkeeper::init().await` to \
@@ -73,6 +77,10 @@ pub fn default_locker() -> Result<&'static Locker> {
     expect(dead_code, reason = "only ids that the macro makes begin with it")
 )]
 pub(crate) fn system() -> Option<&'static str> {
+    #[cfg(feature = "test-util")]
+    if let Some(scoped) = crate::test::current() {
+        return scoped.system;
+    }
     SYSTEM.get_or_init(|| None).as_deref()
 }
 

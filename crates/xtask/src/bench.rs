@@ -22,6 +22,14 @@ pub(crate) fn run(suites: &[&str]) -> Result<(), String> {
     kept
 }
 
+/// What things cost as their number grows: a page of its own.
+pub(crate) fn growth(words: &[&str]) -> Result<(), String> {
+    shell::step("build", "cargo", &["build", "--profile", "bench", "--package", "lockkeeper-bench"])?;
+    let at = |path: &str| shell::root().join(path).display().to_string();
+    let (page, plot) = (at("docs/growth.md"), at("docs/growth.svg"));
+    shell::step("growth", &at(PROGRAM), &[&["growth", "--page", &page, "--plot", &plot][..], words].concat())
+}
+
 fn of_page(error: &std::io::Error) -> String {
     format!("{PAGE}: {error}")
 }

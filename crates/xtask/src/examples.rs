@@ -10,7 +10,14 @@ use std::path::Path;
 use crate::tidy::files;
 
 /// The crates that users name, and what those re-export.
-const CRATES: &[&str] = &["lockkeeper", "lockkeeper-core", "lockkeeper-cache", "lockkeeper-macros"];
+const CRATES: &[&str] = &[
+    "lockkeeper",
+    "lockkeeper-core",
+    "lockkeeper-cache",
+    "lockkeeper-macros",
+    "lockkeeper-metrics",
+    "lockkeeper-otel",
+];
 /// Hidden from the reference: called by what the attribute makes, never by people.
 const HIDDEN: &[&str] = &["lockkeeper/src/locked.rs"];
 

@@ -23,6 +23,15 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/share/java/slf4j-simple.jar"], "libslf4j-java"),
     (&["/usr/share/java/netty-codec.jar"], "libnetty-java"),
     (&["/usr/bin/java"], "default-jre-headless"),
+    (&["/usr/bin/promtool"], "prometheus"),
+    // Clients of `lockkeeper serve`.
+    (&["/usr/bin/curl"], "curl"),
+    (&["/usr/bin/python3"], "python3"),
+    (&["/usr/bin/node"], "nodejs"),
+    (&["/usr/bin/javac"], "default-jdk-headless"),
+    // A browser for its console.
+    (&["/usr/bin/chromium"], "chromium"),
+    (&["/usr/bin/chromedriver"], "chromium-driver"),
 ];
 
 /// Install the packages that are missing. Needs root, or `sudo` that asks for no password.

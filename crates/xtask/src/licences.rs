@@ -37,7 +37,8 @@ const CLIENTS: &[&str] = &[
 ];
 
 /// What few who install the command need, and everybody would wait for: it has features for them.
-const HEAVY: &[&str] = &["aws-lc-sys", "lockkeeper-demo", "tonic", "zookeeper-client"];
+const HEAVY: &[&str] =
+    &["aws-lc-sys", "axum", "lockkeeper-demo", "lockkeeper-torture", "tonic", "zookeeper-client"];
 
 pub(crate) fn check() -> Result<(), String> {
     let text = shell::output("cargo", &["metadata", "--format-version", "1", "--all-features"])?;

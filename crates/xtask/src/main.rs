@@ -1,19 +1,26 @@
 //! What people and CI run: `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`,
-//! `cargo xtask features`, `cargo xtask package`, `cargo xtask book`.
+//! `cargo xtask features`, `cargo xtask package`, `cargo xtask book`, `cargo xtask torture`.
 
+mod again;
 mod bench;
+mod errors;
 mod examples;
 mod features;
+mod image;
 mod install;
 mod licences;
+mod matrix;
 mod mutants;
 mod programs;
 mod publish;
+mod rivals;
 mod sale;
 mod servers;
 mod shell;
 mod tidy;
 mod times;
+mod together;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -24,11 +31,27 @@ cargo xtask COMMAND
   test --quick   the same without servers to install and without release builds
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
+  bench rivals [STORE…] [--seconds N] [--turns N]
+                 what people would take instead, beside ours; gets other languages' libraries; writes docs/rivals.md
+  bench growth [STORE…]
+                 what things cost as their number grows; writes docs/growth.md
   tests [WORD]   build all test programs, and run those with a word in their names, or all, several at once
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
+  torture [STORE…] [--seconds N] [--seed N] [--faults A,B] [--write]
+                 break real servers and clients while locks are fought for; --write renews docs/torture.md
+  torture 2pc [--crashes N] [--lost N] [--seed N] [--calm] [--write]
+                 kill coordinators of two-phase commit and their servers; --write renews docs/torture-2pc.md
+  torture --mutants [NAME…]
+                 plant mistakes into a copy, all or those named; the torture must catch each
+  matrix [SERVER…]
+                 the suites, the faults and a short torture on newer servers, all or those named; writes docs/matrix.md
   servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
+  errors         write docs/guides/error-texts.md, the list of all texts of errors
   features       lint the library and the command with each feature alone, with all and with none
+  together       ask the registry whether the SQLite store resolves beside sqlx, diesel and others
+  image          build the container image as `Containerfile` says, with docker or podman or by hand; run and measure it
+  tutorial       the first ten minutes as written, everything built anew; fails if they take longer than ten minutes
   package        pack every public crate as a release would, and check what each says of itself
   book           build the book of all guides into target/book, and check its links
   help           this text
@@ -48,11 +71,19 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test(),
         ["tests", names @ ..] => test_programs(names),
         ["bench", "sale"] => sale::run(),
+        ["bench", "rivals", words @ ..] => rivals::run(words),
+        ["bench", "growth", words @ ..] => bench::growth(words),
         ["bench", suites @ ..] => bench::run(suites),
         ["servers", names @ ..] => servers::get(names),
+        ["matrix", names @ ..] => matrix::run(names),
         ["mutants", names @ ..] => mutants::run(names),
+        ["torture", words @ ..] => torture::run(words),
         ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
+        ["errors"] => errors::write(),
         ["features"] => features::check(),
+        ["together"] => together::check(),
+        ["image"] => image::make(),
+        ["tutorial"] => tutorial(),
         ["package"] => publish::check(),
         ["book"] => book(),
         ["help" | "--help"] | [] => {
@@ -83,11 +114,7 @@ fn test() -> Result<(), String> {
     )?;
     publish::check()?;
     // Default features must compile alone too: no backend, no client crate.
-    shell::step(
-        "lints of the bare facade",
-        "cargo",
-        &["clippy", "--package", "lockkeeper", "--", "-D", "warnings"],
-    )?;
+    features::check_some()?;
     test_programs(&[])?;
     shell::step(
         "examples of the reference",
@@ -108,7 +135,16 @@ fn test() -> Result<(), String> {
 /// All but the examples of the reference, which cargo runs itself.
 fn test_programs(named: &[&str]) -> Result<(), String> {
     let kinds = ["--lib", "--bins", "--tests", "--examples"];
-    programs::run("tests", &[&["test", "--workspace", "--all-features"], &kinds[..]].concat(), named)
+    let run =
+        programs::run("tests", &[&["test", "--workspace", "--all-features"], &kinds[..]].concat(), named)?;
+    again::judge("tests", &run)
+}
+
+/// Not part of `test`: it builds everything once more, and what it measures is a figure only on a quiet machine.
+fn tutorial() -> Result<(), String> {
+    let test = ["test", "--package", "lockkeeper-cli", "--all-features", "--test", "first_ten_minutes"];
+    let args = [&test[..], &["--", "--nocapture"]].concat();
+    shell::step_with("the first ten minutes", "cargo", &args, "LOCKKEEPER_TUTORIAL_COLD", "1")
 }
 
 /// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.

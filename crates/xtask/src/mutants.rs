@@ -4,8 +4,8 @@
 //! A mistake is a patch under `crates/lockkeeper-testkit/mutants`, so that what ships holds nothing of it. All share
 //! one copy and the build folder of the workspace: only what a patch changes is built anew.
 
-mod copy;
-mod patch;
+pub(crate) mod copy;
+pub(crate) mod patch;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,7 +52,7 @@ pub(crate) fn check() -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("mutants:\n  {}", wrong.join("\n  "))) }
 }
 
-fn patches() -> Result<Vec<Patch>, String> {
+pub(crate) fn patches() -> Result<Vec<Patch>, String> {
     let folder = shell::root().join(FOLDER);
     let entries = fs::read_dir(&folder).map_err(|it| format!("{}: {it}", folder.display()))?;
     let mut files: Vec<_> = entries.flatten().map(|it| it.path()).collect();

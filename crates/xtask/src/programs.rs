@@ -32,7 +32,7 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 /// Build the tests with cargo, run them, and tell which were slowest, also if some failed.
 ///
 /// Only those with one of these words in their names, if there are any.
-pub(crate) fn run(what: &str, args: &[&str], named: &[&str]) -> Result<(), String> {
+pub(crate) fn run(what: &str, args: &[&str], named: &[&str]) -> Result<Run, String> {
     let mut programs = gather(what, args)?;
     if let Some(gone) = ALONE.iter().find(|it| !programs.iter().any(|program| program.name == **it)) {
         return Err(format!(
@@ -52,35 +52,37 @@ pub(crate) fn run(what: &str, args: &[&str], named: &[&str]) -> Result<(), Strin
     let mut ends = all_of(beside, cores + MORE_THAN_CORES);
     ends.extend(all_of(alone, 1));
     let mut all = Times::default();
-    let mut failed = Vec::new();
-    for (name, end) in ends {
-        match end {
-            Ok(end) => {
-                all.add(&name, end.total, &end.tests);
-                failed.extend((!end.status.success()).then(|| format!("{name} ({})", end.status)));
-            }
-            Err(error) => failed.push(format!("{name} ({error})")),
+    for (program, end) in &ends {
+        if let Ok(end) = end {
+            all.add(&program.name, end.total, &end.tests);
         }
     }
     shell::say(&all.report());
-    if failed.is_empty() {
-        return Ok(());
-    }
-    failed.sort();
-    Err(format!("{what}: {} of {count} programs failed:\n  {}", failed.len(), failed.join("\n  ")))
+    ends.retain(|it| it.1.as_ref().map_or(true, |end| !end.status.success()));
+    Ok(Run { count, failed: ends })
+}
+
+/// What a run of all programs came to.
+pub(crate) struct Run {
+    /// How many were run.
+    pub(crate) count: usize,
+    /// Those that did not end well.
+    pub(crate) failed: Vec<(Program, Result<End, String>)>,
 }
 
 /// A test program as cargo would run it.
-struct Program {
-    name: String,
-    words: Vec<String>,
-    folder: PathBuf,
-    variables: BTreeMap<String, String>,
+#[derive(Clone)]
+pub(crate) struct Program {
+    pub(crate) name: String,
+    pub(crate) words: Vec<String>,
+    pub(crate) folder: PathBuf,
+    pub(crate) variables: BTreeMap<String, String>,
 }
 
 /// How a program ended.
-struct End {
-    status: ExitStatus,
+pub(crate) struct End {
+    pub(crate) status: ExitStatus,
+    pub(crate) printed: String,
     total: Duration,
     tests: Vec<(String, Duration)>,
 }
@@ -143,7 +145,7 @@ impl Program {
     }
 
     /// Run it to its end. What it prints is shown afterwards in one piece: all of it if it failed, else the result.
-    fn run(&self) -> Result<End, String> {
+    pub(crate) fn run(&self) -> Result<End, String> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).current_dir(&self.folder).envs(&self.variables);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -167,10 +169,10 @@ impl Program {
             ended.push((name, at - start));
         }
         let printed = String::from_utf8_lossy(&locked(&printed)).into_owned();
-        let result = printed.lines().find(|it| it.starts_with("test result: ")).unwrap_or("no result");
+        let result = printed.lines().rfind(|it| it.starts_with("test result: ")).unwrap_or("no result");
         let shown = if status.success() { result } else { printed.trim_end() };
         shell::say(&format!("{}: {shown}", self.name));
-        Ok(End { status, total, tests: times::spans(&ended, threads()) })
+        Ok(End { status, printed, total, tests: times::spans(&ended, threads()) })
     }
 }
 
@@ -199,7 +201,7 @@ fn threads() -> usize {
 }
 
 /// Run all, so many at once.
-fn all_of(programs: Vec<Program>, at_once: usize) -> Vec<(String, Result<End, String>)> {
+fn all_of(programs: Vec<Program>, at_once: usize) -> Vec<(Program, Result<End, String>)> {
     let waiting = Mutex::new(VecDeque::from(programs));
     let ends = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -208,7 +210,7 @@ fn all_of(programs: Vec<Program>, at_once: usize) -> Vec<(String, Result<End, St
                 loop {
                     let Some(next) = locked(&waiting).pop_front() else { return };
                     let end = next.run();
-                    locked(&ends).push((next.name, end));
+                    locked(&ends).push((next, end));
                 }
             });
         }

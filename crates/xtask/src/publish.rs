@@ -27,12 +27,35 @@ pub(crate) fn check() -> Result<(), String> {
     let left_out: Vec<&str> = left_out.iter().flat_map(|it| ["--exclude", it]).collect();
     // What is not committed yet is packed too: a test runs before a commit.
     let pack = ["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty", "--offline"];
-    shell::step("packages", "cargo", &[&pack[..], &left_out].concat())
+    shell::step("packages", "cargo", &[&pack[..], &left_out].concat())?;
+    shell::say(&format!("xtask: to publish in this order: {}", in_order(&public).join(", ")));
+    Ok(())
 }
 
 /// Whether a package may be published: `publish = false` is an empty list of registries.
 fn is_public(package: &Value) -> bool {
     package["publish"].as_array().is_none_or(|it| !it.is_empty())
+}
+
+/// Whether a package has a reference that people read.
+fn is_library(package: &Value) -> bool {
+    let kinds = package["targets"].as_array().into_iter().flatten().filter_map(|it| it["kind"].as_array());
+    kinds.flatten().any(|it| it == "lib" || it == "proc-macro")
+}
+
+/// The public packages, each after those that it depends on.
+fn in_order<'a>(public: &[&'a Value]) -> Vec<&'a str> {
+    let needs = |it: &Value, other: &str| {
+        let all = it["dependencies"].as_array().into_iter().flatten();
+        all.into_iter().any(|it| it["name"] == other && it["kind"] != "dev")
+    };
+    let mut left: Vec<(&str, &Value)> =
+        public.iter().filter_map(|it| Some((it["name"].as_str()?, *it))).collect();
+    let mut order = Vec::new();
+    while let Some(at) = left.iter().position(|(_, it)| !left.iter().any(|other| needs(it, other.0))) {
+        order.push(left.remove(at).0);
+    }
+    order
 }
 
 /// What keeps a package from being published.
@@ -49,6 +72,11 @@ fn complaints(package: &Value) -> Vec<String> {
         if count == 0 || KEYWORDS_MAX < count {
             found.push(format!("{name}: {count} {list}; one to {KEYWORDS_MAX} are allowed"));
         }
+    }
+    if is_library(package) && package["metadata"]["docs"]["rs"]["all-features"] != true {
+        found.push(format!(
+            "{name}: its reference would be without its features; see `package.metadata.docs.rs`"
+        ));
     }
     for file in FILES {
         if !folder.is_some_and(|it| it.join(file).is_file()) {
@@ -69,13 +97,26 @@ mod tests {
         let mut package = json!({
             "name": "x", "description": "d", "documentation": "d", "license": "l", "readme": "README.md",
             "repository": "r", "rust_version": "1.0", "keywords": ["k"], "categories": ["c"],
+            "targets": [{ "kind": ["lib"] }], "metadata": { "docs": { "rs": { "all-features": true } } },
             "manifest_path": concat!(env!("CARGO_MANIFEST_DIR"), "/../lockkeeper/Cargo.toml"),
         });
         assert_eq!(complaints(&package), [""; 0]);
         package["repository"] = Value::Null;
+        package["metadata"] = Value::Null;
         package["keywords"] = json!(["1", "2", "3", "4", "5", "6"]);
         package["manifest_path"] = json!("/nowhere/Cargo.toml");
-        assert_eq!(complaints(&package).len(), 2 + FILES.len());
+        assert_eq!(complaints(&package).len(), 3 + FILES.len());
+    }
+
+    #[test]
+    fn what_others_need_is_published_first() {
+        let package = |name: &str, needs: &[&str]| {
+            let needs: Vec<_> = needs.iter().map(|it| json!({ "name": it, "kind": null })).collect();
+            json!({ "name": name, "dependencies": needs })
+        };
+        let (all, core, store) =
+            (package("all", &["store", "core"]), package("core", &["tokio"]), package("store", &["core"]));
+        assert_eq!(in_order(&[&all, &store, &core]), ["core", "store", "all"]);
     }
 
     #[test]

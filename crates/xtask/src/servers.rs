@@ -87,7 +87,18 @@ const SERVERS: &[Server] = &[
         packages: &["etcd-server", "etcd-client"],
         programs: &[("etcd", "usr/bin/etcd"), ("etcdctl", "usr/bin/etcdctl")],
     },
+    Server {
+        name: ZOOKEEPER,
+        suite: "sid",
+        packages: &["zookeeper", "libslf4j-java", "libnetty-java"],
+        programs: &[("zookeeper.jar", JARS), ("slf4j-simple.jar", JARS), ("netty-codec.jar", JARS)],
+    },
 ];
+
+/// Not programs but jars: this machine's Java runs them.
+const ZOOKEEPER: &str = "zookeeper";
+/// Where they are in the packages.
+const JARS: &str = "usr/share/java";
 
 /// Where `lockkeeper-servers` looks for a database to copy, beside the folder of MySQL's programs.
 const DATABASE: &str = "empty-database";
@@ -150,6 +161,12 @@ fn fetch(server: &Server, folder: &Path) -> Result<(), String> {
     remove(&part)?;
     remove(&home)?;
     unpack::all(&packages, &part)?;
+    if server.name == ZOOKEEPER {
+        let (jars, bin) = (part.join(JARS), part.join("bin"));
+        fs::rename(&jars, &bin).map_err(|it| of(&jars, &it))?;
+        ["usr", "lib", "lib64", "etc", "var", "sbin"].iter().try_for_each(|it| remove_any(&part.join(it)))?;
+        return fs::rename(&part, &home).map_err(|it| of(&home, &it));
+    }
     unpack::prune(&part, server.programs)?;
     unpack::wrap(&part, server.programs)?;
     // The first is the server itself; whatever it lacks, it says so now.
@@ -180,6 +197,37 @@ fn empty_database(home: &Path) -> Result<(), String> {
     let identity = home.join(DATABASE).join("auto.cnf");
     fs::remove_file(&identity).map_err(|it| of(&identity, &it))?;
     remove(&home.join("new"))
+}
+
+/// The same for what may be a link.
+fn remove_any(path: &Path) -> Result<(), String> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if about.is_dir() => remove(path),
+        Ok(_) => fs::remove_file(path).map_err(|it| of(path, &it)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether there is such a server.
+#[cfg(test)]
+pub(crate) fn is_known(name: &str) -> bool {
+    server(name).is_ok()
+}
+
+/// What a server that is here says about itself, in few words.
+pub(crate) fn version(name: &str) -> Result<String, String> {
+    let server = server(name)?;
+    let bin = shell::root().join("target/servers").join(name).join("bin");
+    let (first, _) = server.programs.first().ok_or("a server without programs")?;
+    let program = bin.join(first);
+    if name == ZOOKEEPER {
+        // `zookeeper.jar` leads to `zookeeper-3.9.6.jar`.
+        let file = program.canonicalize().map_err(|it| of(&program, &it))?;
+        return Ok(file.file_stem().unwrap_or_default().to_string_lossy().replace('-', " "));
+    }
+    let said = shell::output(&program.display().to_string(), &["--version"])?;
+    let line = said.lines().next().unwrap_or_default().replace(&bin.display().to_string(), "");
+    Ok(line.replace('|', "/").trim_start_matches('/').chars().take(60).collect())
 }
 
 fn remove(folder: &Path) -> Result<(), String> {

@@ -1,30 +1,29 @@
 //! The habits of this house, as a check: taste that is not executed decays.
 
 mod circle;
+mod claims;
 mod evidence;
 mod map;
+mod pages;
 mod shape;
 mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{examples, shell};
+use crate::{errors, examples, shell, together};
 
 const FILE_LINES_MAX: usize = 500;
-/// Only these files speak the SPI's verbs on behalf of users; the first defines them.
-const SPI_CALLERS: &[&str] =
-    &["spi/backend.rs", "engine/contest.rs", "engine/rounds.rs", "engine/leave.rs", "api/locker.rs"];
-/// The verbs of the SPI without their types.
-const SPI_VERBS: &[&str] = &[
-    "enter_dyn(",
-    "turn_dyn(",
-    "turn_at_once_dyn(",
-    "changed_dyn(",
-    "renew_dyn(",
-    "leave_dyn(",
-    "leave_at_once_dyn(",
-    "is_private_dyn(",
+/// Only these files speak the SPI's verbs (whose names end in `_dyn`) on behalf of users; the first defines them.
+const SPI_CALLERS: &[&str] = &[
+    "spi/erased.rs",
+    "engine/contest.rs",
+    "engine/renewal.rs",
+    "engine/leave.rs",
+    "engine/lower.rs",
+    "engine/spot.rs",
+    "engine/memo.rs",
+    "api/builder.rs",
 ];
 const CORE: &str = "crates/lockkeeper-core/src/";
 
@@ -51,8 +50,10 @@ pub(crate) fn check() -> Result<(), String> {
     shape::stores(&root, &mut complaints);
     let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap_or_default();
     map::check(&root, &architecture, &core, &mut complaints);
+    spi_callers(&architecture, &mut complaints);
     let reliability = fs::read_to_string(root.join("docs/reliability.md")).unwrap_or_default();
     evidence::check(&reliability, &sources, &mut complaints);
+    claims::check(&fs::read_to_string(root.join("README.md")).unwrap_or_default(), &mut complaints);
     for file in files(&root, "md") {
         let text = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -60,6 +61,9 @@ pub(crate) fn check() -> Result<(), String> {
         words::check(&name, &text, &mut complaints);
     }
     examples::check(&root, &mut complaints);
+    errors::check(&root, &mut complaints);
+    pages::check(&root, &mut complaints);
+    together::tidy(&root, &mut complaints);
     if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
 }
 
@@ -104,8 +108,23 @@ fn rust_file(name: &str, text: &str, complaints: &mut Vec<String>) {
         cancel_safety(name, text, complaints);
     }
     if name.starts_with(CORE) && !SPI_CALLERS.iter().any(|it| name.ends_with(it)) {
-        for verb in SPI_VERBS.iter().filter(|it| text.contains(**it)) {
-            complaints.push(format!("{name}: `{verb}…)`: only {} call the SPI", SPI_CALLERS[1..].join(", ")));
+        for (at, _) in text.match_indices("_dyn(") {
+            let verb =
+                text[..at].rsplit(|it: char| !(it.is_alphanumeric() || it == '_')).next().unwrap_or_default();
+            let callers = SPI_CALLERS[1..].join(", ");
+            complaints.push(format!("{name}: `{verb}_dyn(…)`: only {callers} call the SPI"));
+        }
+    }
+}
+
+/// The page of the architecture names the same files.
+fn spi_callers(page: &str, complaints: &mut Vec<String>) {
+    let line = page.lines().find(|it| it.contains("call the SPI")).unwrap_or_default();
+    for file in SPI_CALLERS[1..].iter().filter_map(|it| it.rsplit('/').next()) {
+        if !line.contains(&format!("`{file}`")) {
+            complaints.push(format!(
+                "ARCHITECTURE.md: `{file}` calls the SPI, and the line about that does not say so"
+            ));
         }
     }
 }
@@ -160,5 +179,8 @@ mod tests {
         rust_file("x/src/c.rs", "//! C.\n#[ignore]\n", &mut complaints);
         rust_file("crates/lockkeeper-core/src/guard.rs", "//! D.\nx.turn_dyn();\n", &mut complaints);
         assert_eq!(complaints.len(), 4, "{complaints:?}");
+        assert!(complaints[3].contains("`turn_dyn(…)`"), "{complaints:?}");
+        spi_callers("Only `contest.rs` and others call the SPI.", &mut complaints);
+        assert_eq!(complaints.len(), 4 + SPI_CALLERS.len() - 2, "{complaints:?}");
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use lockkeeper_core::clock::time_of_day;
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
+use lockkeeper_core::kit::Pace;
 use lockkeeper_core::record::{key_of, segment_of};
 use lockkeeper_core::{Claim, Clock, Fence, Key};
 use rustix::fs::{FlockOperation, flock};
@@ -22,8 +23,6 @@ use crate::line::{Entry, Line};
 pub use crate::options::FolderOptions;
 
 const NAME: &str = "files";
-/// How often a waiter looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Locks as files in a folder.
 ///
@@ -81,7 +80,7 @@ impl Backend for Folder {
     }
 
     fn enter(&self, claim: Claim) -> FilePlace {
-        FilePlace { folder: self.clone(), claim }
+        FilePlace { folder: self.clone(), claim, pace: Pace::new() }
     }
 }
 
@@ -161,6 +160,7 @@ impl Opened {
 pub struct FilePlace {
     folder: Folder,
     claim: Claim,
+    pace: Pace,
 }
 
 const TAKING: &str = "taking the lock";
@@ -196,6 +196,8 @@ impl Place for FilePlace {
             }
             Turn::Held(Grant::new(line.entries[0].counter, claim.ttl).wanted(line.is_wanted()))
         } else {
+            // One of those before us holds; the others wait.
+            self.pace.saw(now, u64::try_from(at - 1).unwrap_or(u64::MAX));
             let next_change = line.entries[at - 1].expires - now;
             Turn::wait(next_change.min(claim.ttl / 3), u64::try_from(at).ok())
         };
@@ -204,8 +206,9 @@ impl Place for FilePlace {
     }
 
     async fn changed(&mut self) {
-        // Nobody can call us: look again soon. Being early is allowed.
-        self.folder.clock.sleep(LOOK_EVERY).await;
+        // Nobody can call us: look again, as often as the line moves. Being early is allowed.
+        let still = self.pace.still(self.folder.clock.now());
+        self.folder.clock.sleep(self.pace.pause(still, self.claim.ttl / 3)).await;
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

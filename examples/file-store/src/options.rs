@@ -30,7 +30,7 @@ pub struct FolderOptions {
 }
 
 impl FolderOptions {
-    /// This folder, with everything else as usual.
+    /// This folder, with defaults for everything else.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         FolderOptions { path: path.into(), timeout: Duration::from_secs(2) }
     }
@@ -49,7 +49,7 @@ impl FolderOptions {
         Ok(options)
     }
 
-    /// How long an answer is waited for while another process keeps a file. Usually 2 seconds.
+    /// How long an answer is waited for while another process keeps a file. By default 2 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

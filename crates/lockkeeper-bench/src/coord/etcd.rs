@@ -30,6 +30,8 @@ use crate::{Answer, Outcome, crowd};
 #[path = "../../../lockkeeper-etcd/src/wire/etcdserverpb.rs"]
 mod wire;
 
+mod processes;
+
 use wire::compare::{CompareTarget, TargetUnion};
 use wire::kv_client::KvClient;
 use wire::lease_client::LeaseClient;
@@ -49,7 +51,7 @@ pub(crate) async fn run(three: bool) -> Outcome {
     };
     let locker =
         Locker::builder(Etcd::connect(&format!("etcd://{}", hosts.join(","))).await?).ttl(TTL).build();
-    let channel = Endpoint::from_shared(format!("http://{}", hosts[0]))?.tcp_nodelay(true).connect().await?;
+    let channel = open(&format!("etcd://{}", hosts[0])).await?;
     let lease = wire::LeaseGrantRequest { ttl: 600, id: 0 };
     let lease = LeaseClient::new(channel.clone()).lease_grant(lease).await?.into_inner().id;
     locker.lock("warm").await?.release().await?;
@@ -87,6 +89,9 @@ pub(crate) async fn run(three: bool) -> Outcome {
         3.1,
         "stand in line, enter, give back; heartbeats among them",
     ));
+    if !three {
+        rows.extend(processes::run(&url).await?);
+    }
     Ok(rows)
 }
 
@@ -140,7 +145,28 @@ struct UnlockResponse {}
 
 /// The server's own call. Tasks with one lease would share the lock, so each asks for its own (0).
 #[derive(Clone)]
-struct ServerLock(Channel);
+pub(crate) struct ServerLock(Channel);
+
+impl ServerLock {
+    /// As another process, from a URL as ours is.
+    pub(crate) async fn open(url: &str) -> Answer<Self> {
+        Ok(ServerLock(open(url).await?))
+    }
+
+    pub(crate) async fn connect(address: &str) -> Answer<Self> {
+        Ok(ServerLock(dial(address).await?))
+    }
+}
+
+/// A connection to the first server that a URL of ours names.
+async fn open(url: &str) -> Answer<Channel> {
+    let hosts = url.strip_prefix("etcd://").ok_or("no URL of etcd")?;
+    dial(hosts.split(',').next().unwrap_or(hosts)).await
+}
+
+async fn dial(address: &str) -> Answer<Channel> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await?)
+}
 
 impl Rival for ServerLock {
     /// The key that stands for the lock.

@@ -74,7 +74,16 @@ async fn bare(client: &Client) -> Answer<()> {
 
 /// The client crate's own lock.
 #[derive(Clone)]
-struct CrateLock(Client);
+pub(crate) struct CrateLock(Client);
+
+impl CrateLock {
+    /// With a folder for the lock, which it does not make itself.
+    pub(crate) async fn connect(address: &str, ttl: Duration, folder: &str) -> Answer<Self> {
+        let client = Client::connector().with_session_timeout(ttl).connect(address).await?;
+        client.mkdir(folder, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+        Ok(CrateLock(client))
+    }
+}
 
 impl Rival for CrateLock {
     type Taken = OwnedLockClient;

@@ -13,7 +13,7 @@ use super::{Crowd, Party, Round, WORKER, soon};
 use crate::Answer;
 
 /// A patience that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(10 * 60);
+const HANG: Duration = Duration::from_mins(10);
 
 /// Who fights where for what.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +39,11 @@ impl Parties {
         let path = folder.path().join("number");
         Shared::file(&path)?;
         let mut workers = Vec::new();
-        for _ in 0..plan.processes {
+        for at in 0..plan.processes {
             let mut command = Command::new(std::env::current_exe()?);
             command.args([WORKER, plan.rival, plan.url, plan.key]);
             command.args([plan.ttl.as_millis().to_string(), plan.tasks.to_string()]).arg(&path);
+            command.args([at.to_string(), plan.processes.to_string()]);
             let mut child =
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
             let stdin = child.stdin.take().ok_or("no input")?;
@@ -136,6 +137,11 @@ impl Worker {
 
     pub(crate) async fn answer(&mut self) -> Answer<String> {
         Ok(self.lines.next_line().await?.ok_or("a worker said nothing")?)
+    }
+
+    /// Its process, for signals.
+    pub(crate) fn pid(&self) -> Answer<u32> {
+        Ok(self.child.id().ok_or("a worker has ended")?)
     }
 
     async fn report(mut self) -> Answer<Party> {

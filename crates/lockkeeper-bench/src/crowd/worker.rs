@@ -1,7 +1,7 @@
 //! A process of a crowd, which does what the lines of its input say.
 //!
 //! ```text
-//! RIVAL URL KEY TTL TASKS FILE   its arguments; it answers `ready`
+//! RIVAL URL KEY TTL TASKS FILE   its arguments, and then which it is of how many; it answers `ready`
 //! fight UNTIL ROUNDS             every task takes and gives back the lock, until a moment or for so many rounds; it
 //!                                answers `COUNT REFUSED` and, for each guard, `ASKED HAD GAVE`
 //! wait                           every task stands in line; it answers `waiting`, and goes with its input
@@ -19,23 +19,33 @@ use lockkeeper_core::{Clock, Moment};
 use super::shared::Shared;
 use super::{Limit, Party, fight};
 use crate::Answer;
+use crate::coord::ServerLock;
 use crate::redis::{OnRedis, trips};
+use crate::ring::{MariaDbRing, Member, RedisRing, SqliteRing};
 use crate::rival::{Ours, Rival};
+use crate::sql::{Advisory, Named};
 
 /// The word that makes this program a worker.
 pub(crate) const WORKER: &str = "worker";
 
 /// What one process of a crowd does.
 pub(crate) fn work(arguments: &[String]) -> Answer<()> {
-    let [rival, url, key, ttl, tasks, path] = arguments else {
-        return Err("usage: RIVAL URL KEY TTL TASKS FILE".into());
+    let [rival, url, key, ttl, tasks, path, at, count] = arguments else {
+        return Err("usage: RIVAL URL KEY TTL TASKS FILE AT COUNT".into());
     };
+    let member = Member { at: at.parse()?, count: count.parse()? };
     let ttl = Duration::from_millis(ttl.parse()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let job = Job { url, key, tasks: tasks.parse()?, shared: Shared::file(Path::new(path))? };
     runtime.block_on(async {
         match rival.as_str() {
             "ours" => job.obey(&Ours::connect(url).await?.ttl(ttl)).await,
+            "etcd-lock" => job.obey(&ServerLock::open(url).await?).await,
+            "advisory" => job.obey(&Advisory::open(url).await?).await,
+            "named" => job.obey(&Named::open(url).await?).await,
+            "redis-ring" => job.obey(&RedisRing::open(url, key, member)?).await,
+            "sqlite-ring" => job.obey(&SqliteRing::open(url, key, member)?).await,
+            "mariadb-ring" => job.obey(&MariaDbRing::open(url, key, member).await?).await,
             other => job.obey(&OnRedis::named(other, url).await?).await,
         }
     })
@@ -60,6 +70,11 @@ impl Job<'_> {
                     tell(&fight(rival, self.tasks, self.key, limit, &self.shared).await?)?;
                 }
                 ["wait"] => self.wait(rival).await?,
+                ["hold"] => {
+                    // Until this process is killed.
+                    std::mem::forget(rival.clone().take(self.key).await?);
+                    answer("held")?;
+                }
                 ["ping" | "relay", ..] => trips::obey(self.url, &words).await?,
                 _ => return Err(format!("{line:?} is not understood").into()),
             }

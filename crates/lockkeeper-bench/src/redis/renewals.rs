@@ -13,7 +13,7 @@ use crate::measure::per;
 use crate::report::{Bound, Row};
 
 const LOCKS: u64 = 10_000;
-const SPAN: Duration = Duration::from_secs(60);
+const SPAN: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(server: &Redis) -> Answer<Row> {
     let locker = Locker::new(lockkeeper_redis::Redis::connect(&server.url()).await?);

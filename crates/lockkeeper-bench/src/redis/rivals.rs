@@ -15,7 +15,7 @@ use crate::Answer;
 use crate::rival::{Ours, Rival};
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
-const COMPARE_AND_DELETE: &str =
+pub(super) const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
 /// The rivals that only Redis has, and ours.

@@ -1,13 +1,13 @@
 //! Free locks: one task, and a thousand tasks on a thousand keys.
 
 use futures_util::future::try_join_all;
-use lockkeeper_core::Clock;
+use lockkeeper_core::{Clock, Locker};
 use lockkeeper_servers::Redis;
 
 use super::OnRedis;
 use super::tally;
 use crate::Answer;
-use crate::measure::{median, per, rate};
+use crate::measure::{beside_requests, median, per, rate};
 use crate::report::{Bound, Row};
 use crate::rival::Rival as _;
 
@@ -48,6 +48,21 @@ pub(crate) async fn many(server: &Redis) -> Answer<Row> {
         bound: Bound::AtLeast(0.8),
         note: note(&ours, &bare, &rslock),
     })
+}
+
+/// What it costs to be counted: the same lock with `Meters` and without.
+pub(crate) async fn metered(server: &Redis) -> Answer<Row> {
+    let meters = lockkeeper::Meters::new();
+    let plain = lockkeeper::open(&server.url()).await?.locker.build();
+    let metered = lockkeeper::open(&server.url()).await?.locker.observer(meters.clone()).build();
+    let use_once =
+        async |locker: &Locker| -> Answer<()> { Ok(locker.lock("metered").await?.release().await?) };
+    let (on, off) =
+        beside_requests(async || use_once(&metered).await, async || use_once(&plain).await).await?;
+    let counted = meters.snapshot().sum("lockkeeper.store.duration", &[]);
+    let mut row = Row::of_times("lock + unlock, one task, `Meters` on, beside no observer", (on, off), 1.05);
+    row.note = format!("{counted} trips counted");
+    Ok(row)
 }
 
 fn note(ours: &Figures, bare: &Figures, rslock: &Figures) -> String {

@@ -5,12 +5,12 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use lockkeeper::Guard;
 use lockkeeper::spi::Clock;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 
-use crate::args::Run;
+use crate::args::{Run, Wanted};
 use crate::exit::{self, Failure, Result};
+use crate::run::held::Held;
 use crate::run::tree::{self, Tree};
 use crate::{output, text};
 
@@ -48,14 +48,13 @@ pub(crate) struct Job {
 impl Job {
     /// Start the command as far as just before its first instruction. [`Job::go`] lets it run: by then the
     /// warden knows it, so that there is no moment in which it could escape our death.
-    pub(crate) fn prepare(args: &Run, guard: &Guard) -> Result<Self> {
+    pub(crate) fn prepare(args: &Run, held: &Held, wanted: &[Wanted]) -> Result<Self> {
         let tree = Tree::plant().map_err(|it| Failure::system("orphans cannot be adopted", &it))?;
         let mut command = this_program(EXEC)?;
         command
             .arg(std::process::id().to_string())
-            .args(&args.command)
-            .env("LOCKKEEPER_NAME", guard.key().as_str())
-            .env("LOCKKEEPER_FENCE", guard.fence().to_string())
+            .args(args.command())
+            .envs(surroundings(held, wanted))
             .env(tree::MARK, &tree.mark)
             .process_group(0);
         let spawned = command.spawn().map_err(|it| Failure::system("no process can be started", &it));
@@ -176,6 +175,20 @@ impl Job {
     pub(crate) fn let_go(self) {
         self.tree.fell();
     }
+}
+
+/// What the command is told about its locks.
+fn surroundings(held: &Held, wanted: &[Wanted]) -> Vec<(&'static str, String)> {
+    let mut told = Vec::new();
+    if let Some(Wanted { key, .. }) = wanted.first() {
+        told.extend([("LOCKKEEPER_NAME", key.to_string()), ("LOCKKEEPER_FENCE", held.fence(key))]);
+    }
+    if wanted.len() > 1 {
+        // No name has a line break in it.
+        let lines = wanted.iter().map(|it| format!("{} {}\n", held.fence(&it.key), it.key));
+        told.push(("LOCKKEEPER_FENCES", lines.collect()));
+    }
+    told
 }
 
 const SEE_OFF_MAX: Duration = Duration::from_secs(2);

@@ -13,6 +13,9 @@
 mod acquire;
 mod cgroup;
 mod child;
+mod elect;
+mod held;
+mod once;
 mod plan;
 mod signals;
 mod terminal;
@@ -24,22 +27,25 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lockkeeper::observe::{Event, Observer};
-use lockkeeper::spi::{Clock, Reach};
-use lockkeeper::{Error, Guard, LostReason};
+use lockkeeper::spi::{Clock, DynInspect, Reach};
+use lockkeeper::{Error, Locker, LostReason};
 use rustix::process::Signal;
 
-use crate::args::Run;
+use crate::args::{Run, Wanted};
 use crate::exit::{self, Failure, Result};
 use crate::output;
 use crate::store::Target;
-use crate::text;
 
 use acquire::Acquired;
 use child::Job;
+use held::Held;
 use signals::Signals;
 use terminal::Terminal;
 use warden::Warden;
 use watch::Watch;
+
+pub(crate) use elect::elect;
+pub(crate) use once::once;
 
 /// If the arguments call for one of the helper processes: be it.
 pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
@@ -50,25 +56,44 @@ pub(crate) fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
     (name == warden::WARDEN).then(|| warden::stand_guard(args))
 }
 
+/// Where a command is run: the store, and what we hear meanwhile.
+struct Scene<'a> {
+    target: &'a Target,
+    locker: Locker,
+    inspect: Arc<dyn DynInspect>,
+    fault: LastFault,
+    signals: Signals,
+}
+
+impl<'a> Scene<'a> {
+    async fn open(target: &'a Target) -> Result<Self> {
+        let store = target.open().await?;
+        let fault = LastFault::default();
+        let locker = store.locker.observer(fault.clone()).build();
+        if locker.profile().reach == Reach::Process {
+            output::say("this store is seen by this process alone: nobody else is kept out");
+        }
+        Ok(Scene { target, locker, inspect: store.inspect, fault, signals: Signals::listen()? })
+    }
+
+    async fn acquire(&mut self, wanted: &[Wanted], args: &Run) -> Result<Acquired> {
+        let acquired = acquire::acquire(&self.locker, &*self.inspect, wanted, args, &mut self.signals).await;
+        acquired.map_err(|it| self.target.failure(it))
+    }
+}
+
 /// Run a command under a lock.
 pub(crate) async fn run(target: &Target, args: &Run) -> Result<u8> {
-    let key = args.key()?;
-    let store = target.open().await?;
-    let fault = LastFault::default();
-    let locker = store.locker.observer(fault.clone()).build();
-    if locker.profile().reach == Reach::Process {
-        output::say("this store is seen by this process alone: nobody else is kept out");
-    }
-    let mut signals = Signals::listen()?;
-    let guard = match acquire::acquire(&locker, &*store.inspect, &key, args, &mut signals).await {
-        Ok(Acquired::Guard(guard)) => guard,
-        Ok(Acquired::Interrupted(signal)) => return Ok(exit::of_signal(signal)),
-        Err(failure) => return Err(target.failure(failure)),
+    let wanted = args.wanted()?;
+    let mut scene = Scene::open(target).await?;
+    let held = match scene.acquire(&wanted, args).await? {
+        Acquired::Held(held) => held,
+        Acquired::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
-    let ended = hold(&guard, args, &fault, &mut signals).await;
+    let ended = hold(&held, &wanted, args, &scene.fault, &mut scene.signals).await;
     // Also when the command could not be started: nobody shall wait for a lock that is not used.
-    let released = guard.release().await;
-    finish(&key, ended?, released, &fault)
+    let released = held.release().await;
+    finish(&wanted, ended?, released, &scene.fault)
 }
 
 /// How the command ended.
@@ -80,17 +105,23 @@ enum Ending {
 }
 
 /// Start the command and watch it to its end.
-async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signals) -> Result<Ending> {
+async fn hold(
+    held: &Held,
+    wanted: &[Wanted],
+    args: &Run,
+    fault: &LastFault,
+    signals: &mut Signals,
+) -> Result<Ending> {
     let acquired_at = Clock::boot().now();
     let mut terminal = Terminal::find();
-    let (mut job, mut warden) = (Job::prepare(args, guard)?, None);
+    let (mut job, mut warden) = (Job::prepare(args, held, wanted)?, None);
     let ended = async {
         let warden = warden.insert(Warden::start(job.group(), job.tree())?);
         if let Some(terminal) = &mut terminal {
             terminal.give_at_start(job.group());
         }
-        let watch = Watch::new(guard, args, fault, &job, warden, terminal.as_mut());
-        watch.held_since(acquired_at).until_the_end(signals).await
+        let watch = Watch::new(held, args, fault, &job, warden, terminal.as_mut());
+        watch.of(which(wanted)).held_since(acquired_at).until_the_end(signals).await
     }
     .await;
     let warden_pid = warden.as_ref().and_then(Warden::pid);
@@ -126,33 +157,39 @@ async fn hold(guard: &Guard, args: &Run, fault: &LastFault, signals: &mut Signal
 
 /// What it all comes to.
 fn finish(
-    key: &lockkeeper::Key,
+    wanted: &[Wanted],
     ended: Ending,
     released: lockkeeper::Result<()>,
     fault: &LastFault,
 ) -> Result<u8> {
-    let name = text::quoted(key.as_str());
+    let lock = which(wanted);
     match (ended, released) {
         (Ending::Stopped(reason), _) => {
-            let text =
-                format!("the lock {name} was lost: {}; the command was stopped", fault.explain(reason));
+            let text = format!("{lock} was lost: {}; the command was stopped", fault.explain(reason));
             Err(Failure::new(exit::LOST, text).or_hint(|| exit::after_loss(reason).into()))
         }
         (Ending::Ended(_), Err(Error::Lost { reason, .. })) => {
             let text = format!(
-                "the lock {name} was lost: {}; the command ended, but perhaps not under the lock",
+                "{lock} was lost: {}; the command ended, but perhaps not under the lock",
                 fault.explain(reason)
             );
             Err(Failure::new(exit::LOST, text).or_hint(|| exit::after_loss(reason).into()))
         }
         (Ending::Ended(code), Ok(())) => Ok(code),
         (Ending::Ended(code), Err(error)) => {
+            let names = held::names(wanted.iter().map(|it| &it.key));
             output::say(&format!(
-                "warning: the release of {name} was not confirmed: {error}; the store frees it when its ttl ends"
+                "warning: the release of {names} was not confirmed: {error}; the store frees it when its ttl ends"
             ));
             Ok(code)
         }
     }
+}
+
+/// What was lost, or ends.
+fn which(wanted: &[Wanted]) -> String {
+    let names = held::names(wanted.iter().map(|it| &it.key));
+    if wanted.len() == 1 { format!("the lock {names}") } else { format!("one of the locks {names}") }
 }
 
 /// Remembers why renewals fail, for the message if they go on failing.

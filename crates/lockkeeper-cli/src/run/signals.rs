@@ -19,7 +19,11 @@ pub(crate) enum Incoming {
 }
 
 /// All signals we listen to.
-pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals {
+    listened: Vec<(Signal, unix::Signal)>,
+    /// Somebody wants us to end, and the command may never have heard it.
+    end: Option<Signal>,
+}
 
 /// What is passed on to the command.
 const PASSED_ON: [Signal; 6] =
@@ -35,7 +39,18 @@ impl Signals {
             Ok((signal, stream))
         });
         let listened = listened.collect::<std::io::Result<_>>();
-        Ok(Signals(listened.map_err(|it| Failure::system("signals cannot be heard", &it))?))
+        let listened = listened.map_err(|it| Failure::system("signals cannot be heard", &it))?;
+        Ok(Signals { listened, end: None })
+    }
+
+    /// Remember that somebody wants us to end.
+    pub(crate) fn keep_end(&mut self, signal: Signal) {
+        self.end = Some(signal);
+    }
+
+    /// The signal by which somebody wanted us to end, if one was kept.
+    pub(crate) fn end(&self) -> Option<Signal> {
+        self.end
     }
 
     /// The next signal.
@@ -44,10 +59,11 @@ impl Signals {
     /// Safe to drop at any time.
     pub(crate) async fn next(&mut self) -> Incoming {
         poll_fn(|cx| {
-            let mut came = self.0.iter_mut().filter_map(|(signal, stream)| match stream.poll_recv(cx) {
-                Poll::Ready(Some(())) => Some(*signal),
-                _ => None,
-            });
+            let mut came =
+                self.listened.iter_mut().filter_map(|(signal, stream)| match stream.poll_recv(cx) {
+                    Poll::Ready(Some(())) => Some(*signal),
+                    _ => None,
+                });
             match came.next() {
                 Some(Signal::CHILD) => Poll::Ready(Incoming::Child),
                 Some(Signal::CONT) => Poll::Ready(Incoming::Continued),

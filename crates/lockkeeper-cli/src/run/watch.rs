@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockkeeper::LostReason;
 use lockkeeper::spi::{Clock, Moment};
-use lockkeeper::{Guard, LostReason};
 use rustix::process::Signal;
 
 use crate::args::Run;
@@ -11,11 +11,11 @@ use crate::exit::Result;
 use crate::output::{self, span};
 use crate::run::LastFault;
 use crate::run::child::{Job, State};
+use crate::run::held::Held;
 use crate::run::plan::Plan;
 use crate::run::signals::{Incoming, Signals};
 use crate::run::terminal::Terminal;
 use crate::run::warden::Warden;
-use crate::text;
 
 /// How far the end of the command has come.
 #[derive(Clone, Copy)]
@@ -37,7 +37,9 @@ impl Phase {
 }
 
 pub(crate) struct Watch<'a> {
-    guard: &'a Guard,
+    held: &'a Held,
+    /// What is held, for a sentence.
+    lock: String,
     fault: &'a LastFault,
     job: &'a Job,
     warden: &'a mut Warden,
@@ -67,7 +69,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(250);
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(
-        guard: &'a Guard,
+        held: &'a Held,
         args: &Run,
         fault: &'a LastFault,
         job: &'a Job,
@@ -77,7 +79,8 @@ impl<'a> Watch<'a> {
         let clock = Clock::boot();
         let max_hold = args.max_hold.unwrap_or(Duration::MAX);
         Watch {
-            guard,
+            held,
+            lock: String::new(),
             fault,
             job,
             warden,
@@ -92,6 +95,12 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// What it is called in a sentence.
+    pub(crate) fn of(mut self, lock: String) -> Self {
+        self.lock = lock;
+        self
+    }
+
     /// When the lock was had.
     pub(crate) fn held_since(mut self, moment: Moment) -> Self {
         self.held_since = moment;
@@ -100,7 +109,7 @@ impl<'a> Watch<'a> {
 
     /// Let the command run, and see it to its end: by itself (`None`), or because the lock ended.
     pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> Result<Option<LostReason>> {
-        let mut lost = self.guard.lost();
+        let mut lost = self.held.lost();
         self.wake_at = self.step()?;
         if matches!(self.phase, Phase::Running) {
             self.job.go();
@@ -119,7 +128,12 @@ impl<'a> Watch<'a> {
             tokio::select! {
                 biased;
                 reason = &mut lost, if !matches!(self.phase, Phase::Killed(..)) => self.kill(reason),
-                incoming = signals.next() => self.heard(&incoming),
+                incoming = signals.next() => {
+                    if let Some(end) = self.end_of_all(&incoming) {
+                        signals.keep_end(end);
+                    }
+                    self.heard(&incoming);
+                }
                 () = self.clock.sleep_until(self.wake_at) => {}
             }
             self.wake_at = self.step()?;
@@ -130,7 +144,7 @@ impl<'a> Watch<'a> {
     fn step(&mut self) -> Result<Moment> {
         let now = self.clock.now();
         if let Phase::Running = self.phase {
-            let deadline = now.after(self.guard.remaining());
+            let deadline = now.after(self.held.remaining());
             self.warden.tell(self.plan.warden_at(deadline))?;
             if now < self.plan.ask_at(deadline) {
                 self.hope_until = None;
@@ -167,10 +181,10 @@ impl<'a> Watch<'a> {
         let hold_until = self.held_since.after(self.max_hold).before(ANSWER_MAX);
         let reason = if hold_until <= deadline { LostReason::MaxHold } else { LostReason::Expired };
         self.phase = Phase::Asked(reason, self.plan.kill_at(deadline));
-        let name = text::quoted(self.guard.key().as_str());
+        let lock = &self.lock;
         let left = span(deadline - self.clock.now());
         let why = self.fault.explain(reason);
-        output::say(&format!("the lock {name} ends in {left}: {why}; the command is asked to stop"));
+        output::say(&format!("{lock} ends in {left}: {why}; the command is asked to stop"));
         self.job.send_to_all(Signal::TERM, self.warden.pid());
         // One that stands still cannot hear it.
         self.job.send(Signal::CONT);
@@ -182,6 +196,14 @@ impl<'a> Watch<'a> {
         let reason = self.phase.reason().unwrap_or(reason);
         self.phase = Phase::Killed(reason, self.clock.now());
         self.job.send_to_all(Signal::KILL, self.warden.pid());
+    }
+
+    /// Whether a signal is meant for us too, should the command be stopped before it ends by itself: TERM always is,
+    /// others if the command is being stopped already.
+    fn end_of_all(&self, incoming: &Incoming) -> Option<Signal> {
+        let Incoming::Ask(signal) = incoming else { return None };
+        let is_end = *signal == Signal::TERM || !matches!(self.phase, Phase::Running);
+        is_end.then_some(*signal)
     }
 
     fn heard(&mut self, incoming: &Incoming) {
@@ -208,7 +230,7 @@ impl<'a> Watch<'a> {
 
     /// Let the command go on, if the lock was not lost while we all stood still.
     fn go_on(&mut self) {
-        if self.guard.is_valid() {
+        if self.held.is_valid() {
             self.job.go();
         }
     }

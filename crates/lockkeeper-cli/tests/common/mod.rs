@@ -19,11 +19,17 @@ pub(crate) const HANG: Duration = Duration::from_secs(120);
 /// A store in a folder of its own, gone with the value.
 pub(crate) struct Store {
     pub(crate) folder: TempDir,
+    url: Option<String>,
 }
 
 impl Store {
     pub(crate) fn new() -> Self {
-        Store { folder: TempDir::new().unwrap() }
+        Store { folder: TempDir::new().unwrap(), url: None }
+    }
+
+    /// A store of somebody else, such as a server.
+    pub(crate) fn at(url: impl Into<String>) -> Self {
+        Store { url: Some(url.into()), ..Store::new() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -31,7 +37,7 @@ impl Store {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("sqlite:{}", self.path("locks.db").display())
+        self.url.clone().unwrap_or_else(|| format!("sqlite:{}", self.path("locks.db").display()))
     }
 
     /// `lockkeeper ARG…` on this store.
@@ -51,6 +57,29 @@ impl Store {
         let shown = self.output(["show", "--json", "--", name]);
         assert_eq!(code(&shown), 0, "{shown:?}");
         serde_json::from_slice(&shown.stdout).unwrap()
+    }
+
+    /// A command that tells its fence and holds the lock until its input is closed: `run ARG… -- …`.
+    pub(crate) fn holder(&self, args: &[&str]) -> Talking {
+        let args = ["run"].iter().chain(args).chain(&["--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"]);
+        Talking::start(self.lockkeeper(args).stdin(Stdio::piped()))
+    }
+
+    /// The same, when it holds the lock.
+    pub(crate) fn holding(&self, args: &[&str]) -> (Talking, u64) {
+        let holder = self.holder(args);
+        let fence = holder.fence();
+        (holder, fence)
+    }
+
+    /// Run `true` under `run ARG…`: the exit code.
+    pub(crate) fn code_of(&self, args: &[&str]) -> i32 {
+        code(&self.output(["run"].iter().chain(args).chain(&["--", "true"])))
+    }
+
+    /// Nothing is held or waited for.
+    pub(crate) fn expect_empty(&self) {
+        assert_eq!(text(&self.output(["ls"]).stdout), "", "something is left in the store");
     }
 
     /// Wait until so many stand in line for a lock.
@@ -129,6 +158,17 @@ impl Talking {
         }
     }
 
+    /// The fence that a [`Store::holder`] tells when it holds the lock.
+    pub(crate) fn fence(&self) -> u64 {
+        self.line().expect("it holds the lock").parse().unwrap()
+    }
+
+    /// Let a [`Store::holder`] go, and see it end well.
+    pub(crate) fn let_go(mut self) {
+        drop(self.child.stdin.take());
+        assert_eq!(self.finish(), (0, String::new()));
+    }
+
     pub(crate) fn expect(&self, line: &str) {
         assert_eq!(self.line().as_deref(), Some(line));
     }
@@ -138,8 +178,11 @@ impl Talking {
     }
 
     /// Exit code and standard error.
-    pub(crate) fn finish(self) -> (i32, String) {
+    pub(crate) fn finish(mut self) -> (i32, String) {
+        // A command that reads its input must not end because we close it, before the signal that it was sent arrives.
+        let input = self.child.stdin.take();
         let end = finish(self.child);
+        drop(input);
         (code(&end), text(&end.stderr))
     }
 }

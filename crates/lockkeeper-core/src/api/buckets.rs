@@ -143,7 +143,7 @@ impl Buckets {
     /// [`Error::Invalid`] if the name is no key with that ending, or if the count is 0 or beyond [`BUCKETS_MAX`].
     pub fn new(locker: &Locker, name: &str, count: usize) -> Result<Self> {
         if !(1..=BUCKETS_MAX).contains(&count) {
-            return Err(Error::invalid(format!("{count} buckets cannot be had; take 1 to {BUCKETS_MAX}")));
+            return Err(Error::invalid(format!("{count} buckets are not allowed; take 1 to {BUCKETS_MAX}")));
         }
         let keys = (0..count).map(|index| Key::new(&format!("{name}#{index}"))).collect::<Result<_>>()?;
         Ok(Buckets { locker: locker.clone(), keys })

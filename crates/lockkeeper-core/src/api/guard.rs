@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::clock::Span;
 use crate::engine::background::InRuntime;
 use crate::engine::hold::Hold;
 use crate::engine::leave;
 use crate::engine::shared::Engine;
 use crate::engine::tenure::Tenure;
+use crate::engine::warm;
 use crate::error::{Error, LostReason, Result};
 use crate::fence::Fence;
 use crate::key::Key;
@@ -19,8 +21,9 @@ use crate::key::Key;
 /// A held lock. It can move between tasks and threads.
 ///
 /// Dropping it gives the lock back soon, not now: the drop never blocks, and the store is told in the
-/// background. [`release`](Guard::release) tells it before returning. A process that ends right after a drop
-/// may not get to it; others then wait for the ttl.
+/// background. [`release`](Guard::release) tells it before returning. A process that ends normally right after a drop
+/// waits until the store has heard of it, within [a bound](crate::LockerBuilder::exit_wait); one that is killed leaves it to
+/// the ttl.
 ///
 /// ```
 /// # use lockkeeper_core::{Locker, Memory};
@@ -43,8 +46,23 @@ use crate::key::Key;
 pub struct Guard {
     engine: Arc<Engine>,
     held: Hold,
-    timings: Timings,
+    waited: Waited,
     given_back: bool,
+}
+
+/// [`Timings`] in half the room: a guard is moved with every lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited {
+    pub(crate) local: Span,
+    pub(crate) remote: Span,
+}
+
+impl Waited {
+    pub(crate) const NOT: Waited = Waited { local: Span::ZERO, remote: Span::ZERO };
+
+    pub(crate) fn in_lines(local: Duration, remote: Duration) -> Self {
+        Waited { local: local.into(), remote: remote.into() }
+    }
 }
 
 /// How long a caller waited in each of the two lines.
@@ -80,8 +98,21 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, held: Hold, timings: Timings) -> Self {
-        Guard { engine, held, timings, given_back: false }
+    pub(crate) fn new(engine: Arc<Engine>, held: Hold, waited: Waited) -> Self {
+        Guard { engine, held, waited, given_back: false }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn held(&self) -> &Hold {
+        &self.held
+    }
+
+    /// The tenure became one of readers: its fence is ours.
+    pub(crate) fn renumber(&mut self) {
+        self.held.fence = self.held.tenure.fence();
     }
 
     /// What is locked.
@@ -91,12 +122,12 @@ impl Guard {
 
     /// The number to send along with every write that the lock protects.
     pub fn fence(&self) -> Fence {
-        self.held.fence
+        self.held.told_fence()
     }
 
     /// How long the caller waited for it.
     pub fn timings(&self) -> Timings {
-        self.timings
+        Timings { local: self.waited.local.into(), remote: self.waited.remote.into() }
     }
 
     /// Whether the lock is held right now. Judged by the clock at every call, not by a timer that may lag.
@@ -152,7 +183,7 @@ impl Guard {
         Lost {
             engine: self.engine.clone(),
             tenure: self.held.tenure.clone(),
-            fence: self.held.fence,
+            fence: self.held.told_fence(),
             ticket: None,
         }
     }
@@ -193,7 +224,49 @@ impl Guard {
         .await
     }
 
-    /// Give the lock back and wait until the store, or the next caller of this process, has it.
+    /// [`run`](Guard::run) a future, and [`release`](Guard::release) the lock when it has ended, well or not. A release that
+    /// the store does not confirm is tried again in the background and is no error here: the work is done.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # let locker = Locker::new(Memory::default());
+    /// if let Some(guard) = locker.try_lock("nightly-report").await? {
+    ///     let lines = guard.run_and_release(async { 42 }).await?;
+    ///     assert_eq!(lines, 42);
+    /// }
+    /// assert!(locker.try_lock("nightly-report").await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropping it drops `future` and the guard.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before the future ended.
+    pub async fn run_and_release<T>(self, future: impl Future<Output = T>) -> Result<T> {
+        let done = self.run(future).await;
+        let _ = self.release().await;
+        done
+    }
+
+    /// [`release`](Guard::release), and do not keep the lock here if nobody of this process waits for it: when this
+    /// returns, the store has it. It makes a difference for [warm locks](crate::LockerBuilder::warm) only.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Guard::release).
+    ///
+    /// # Errors
+    /// As [`release`](Guard::release).
+    pub async fn release_fully(self) -> Result<()> {
+        self.held.tenure.stay.set_warm(false);
+        self.release().await
+    }
+
+    /// Give the lock back and wait until the store, or the next caller of this process, has it. A
+    /// [warm lock](crate::LockerBuilder::warm) stays with this process instead, until somebody else wants it.
     ///
     /// # Cancel safety
     /// Once polled the release goes on, even if this future is dropped.
@@ -208,6 +281,9 @@ impl Guard {
         }
         self.given_back = true;
         let (engine, held) = (&self.engine, &self.held);
+        if warm::keep(engine, held) {
+            return check;
+        }
         if leave::give_back(engine, held)
             && let Some(leave) = leave::leave_in_caller(engine, &held.tenure)
         {
@@ -236,18 +312,40 @@ impl Guard {
         engine.background.block_on(self.release())
     }
 
+    /// Lose the lock now, as if somebody had broken it: for tests of what your code does then.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, LostReason, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("orders/42").await?;
+    /// guard.lose_now();
+    /// assert!(!guard.is_valid());
+    /// assert_eq!(guard.lost().await, LostReason::Taken);
+    /// assert!(locker.try_lock("orders/42").await?.is_some(), "another has it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+    pub fn lose_now(&self) {
+        leave::lose(&self.engine, &self.held.tenure, LostReason::Taken);
+    }
+
     fn lost_error(&self) -> Error {
         let held = &self.held;
         let by_clock =
             if held.until < held.tenure.valid_until() { LostReason::MaxHold } else { LostReason::Expired };
-        Error::Lost { fence: held.fence, reason: held.tenure.lost().unwrap_or(by_clock) }
+        Error::Lost { fence: held.told_fence(), reason: held.tenure.lost().unwrap_or(by_clock) }
     }
 }
 
 impl Drop for Guard {
+    #[inline]
     fn drop(&mut self) {
         // The lock of a process that forked is not ours to give back, and nobody would do it here.
-        if !self.given_back && self.engine.is_here() {
+        if !self.given_back && self.engine.is_here() && !warm::keep(&self.engine, &self.held) {
             leave::release(&self.engine, &self.held);
         }
     }

@@ -1,26 +1,24 @@
 //! The locker: where requests begin. One per store and process; clones share everything.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use lockkeeper_fork::Origin;
-use tokio::sync::Notify;
-
+use crate::api::barrier::Barrier;
+use crate::api::election::{Campaign, Leader, Leaders};
+use crate::api::guard::Guard;
+use crate::api::latch::Latch;
+use crate::api::multi::{MultiRequest, Wish};
+use crate::api::once::OnceRequest;
 use crate::api::request::{Attempt, LockRequest};
 use crate::api::shared::SharedRequest;
-use crate::clock::Clock;
-use crate::engine::background::{Background, InRuntime, Spawn};
+use crate::engine::background::InRuntime;
 use crate::engine::leave;
-use crate::engine::line::Bounds;
-use crate::engine::queue::Queue;
-use crate::engine::schedule::Schedule;
-use crate::engine::shared::{Engine, Settings};
+use crate::engine::shared::Engine;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::observe::Observer;
-use crate::spi::backend::{Backend, DynBackend, Profile};
-use crate::spi::claim::{Label, Load};
+use crate::observe::CooledBy;
+use crate::spi::backend::Profile;
+use crate::spi::claim::Load;
 
 /// Takes locks in one store. Cheap to clone; make one per process and store, and share it.
 ///
@@ -37,26 +35,15 @@ use crate::spi::claim::{Label, Load};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Locker(Arc<Engine>);
+pub struct Locker(pub(super) Arc<Engine>);
 
 impl Locker {
-    /// A locker with default settings.
-    pub fn new(backend: impl Backend) -> Self {
-        Locker::builder(backend).build()
-    }
-
-    /// A locker with settings of your own.
-    ///
-    /// ```
-    /// # use lockkeeper_core::{Locker, Memory};
-    /// let locker = Locker::builder(Memory::default()).ttl(std::time::Duration::from_secs(5)).build();
-    /// ```
-    pub fn builder(backend: impl Backend) -> LockerBuilder {
-        LockerBuilder::new(backend)
-    }
-
     /// Ask for a lock and wait for it. See [`LockRequest`] for the options.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a request that is made elsewhere and moved here costs a quarter of an in-process lock"
+    )]
+    #[inline(always)]
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         self.lock_key(Key::new(name.as_ref()))
     }
@@ -69,13 +56,39 @@ impl Locker {
     /// # use lockkeeper_core::{Locker, Memory};
     /// # let locker = Locker::new(Memory::default());
     /// if let Some(guard) = locker.try_lock("nightly-report").await? {
-    ///     guard.run(async { /* nobody else builds it */ }).await?;
+    ///     guard.run_and_release(async { /* nobody else builds it */ }).await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
     pub fn try_lock(&self, name: impl AsRef<str>) -> Attempt {
         self.lock(name).attempt()
+    }
+
+    /// Wait for a lock, do something while it is held, and give it back. The work is stopped where it awaits if the lock is
+    /// lost. For a bound on the wait and other options: `locker.lock(name)…` [`.with(work)`](LockRequest::with).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let sum = locker.with("orders/42", async |guard| {
+    ///     println!("send {} along with every write", guard.fence());
+    ///     2 + 2
+    /// });
+    /// assert_eq!(sum.await?, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// As for [`LockRequest::with`].
+    ///
+    /// # Errors
+    /// As for [`LockRequest::with`].
+    pub async fn with<T>(&self, name: impl AsRef<str>, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        self.lock(name).with(work).await
     }
 
     /// Ask to read: beside other readers, never beside somebody who writes. A plain [`lock`](Locker::lock) of the same name
@@ -133,6 +146,73 @@ impl Locker {
         SharedRequest::new(self.lock(name), Load::new(count, of))
     }
 
+    /// Ask for several locks at once: all of them, or none, always taken in the order of their names. Plain names are locks;
+    /// a [`Wish`] also reads, writes or takes permits. See [`MultiRequest`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let transfer = locker.lock_all(["accounts/7", "accounts/3"]).await?;
+    /// transfer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock_all<W: Into<Wish>>(&self, wishes: impl IntoIterator<Item = W>) -> MultiRequest {
+        MultiRequest::new(self.0.clone(), wishes.into_iter().map(W::into))
+    }
+
+    /// A job that runs once for each tick of its schedule, over all instances. See [`OnceRequest`].
+    pub fn once(&self, name: impl AsRef<str>, tick: impl AsRef<str>) -> OnceRequest {
+        let name = name.as_ref();
+        OnceRequest::new(self.lock(name).cold(), name, tick.as_ref())
+    }
+
+    /// Stand for the role of this name, with a value that everybody can read while we lead. See [`Campaign`].
+    pub fn campaign(&self, name: impl AsRef<str>, value: impl Into<String>) -> Campaign {
+        Campaign::new(self.0.clone(), name.as_ref(), value.into())
+    }
+
+    /// Who leads, or `None` if nobody does.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name, [`Error::Unavailable`], [`Error::Unsupported`] on a store that keeps nothing but
+    /// locks.
+    pub async fn leader(&self, name: impl AsRef<str>) -> Result<Option<Leader>> {
+        self.leaders(name)?.look().await
+    }
+
+    /// [`leader`](Locker::leader) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`leader`](Locker::leader).
+    pub fn leader_blocking(&self, name: impl AsRef<str>) -> Result<Option<Leader>> {
+        self.0.background.start()?;
+        self.0.background.block_on(self.leader(name))
+    }
+
+    /// See who leads, and every change of it. See [`Leaders`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad name; [`Error::Unsupported`] on a store that keeps nothing but locks.
+    pub fn leaders(&self, name: impl AsRef<str>) -> Result<Leaders> {
+        Leaders::new(self.0.clone(), name.as_ref())
+    }
+
+    /// A latch that opens when so many have arrived, over all processes. See [`Latch`].
+    pub fn latch(&self, name: impl AsRef<str>, parties: u32) -> Latch {
+        Latch::new(self.0.clone(), name.as_ref(), parties)
+    }
+
+    /// A barrier at which so many wait for each other, round after round, over all processes. See [`Barrier`].
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
+        Barrier::new(self.0.clone(), name.as_ref(), parties)
+    }
+
     /// As [`Locker::lock`], for a key that was checked before, or for the error of that check.
     ///
     /// ```
@@ -148,7 +228,11 @@ impl Locker {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a request that is made elsewhere and moved here costs a quarter of an in-process lock"
+    )]
+    #[inline(always)]
     pub fn lock_key(&self, key: Result<Key>) -> LockRequest {
         LockRequest::new(self.0.clone(), key)
     }
@@ -158,9 +242,28 @@ impl Locker {
         self.0.profile
     }
 
-    /// How many keys of this process are held or waited for right now.
+    /// How many keys of this process are held, idle or waited for right now.
     pub fn lines(&self) -> usize {
         self.0.queue.len()
+    }
+
+    /// Give back everything that is idle here, in the background: see [`LockerBuilder::warm`](crate::LockerBuilder::warm). How many
+    /// locks that were.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// let store = Memory::default();
+    /// let locker = Locker::builder(store.clone()).warm(true).build();
+    /// locker.lock("orders/42").await?.release().await?;
+    /// assert_eq!((locker.lines(), locker.cool(), locker.lines()), (1, 1, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cool(&self) -> usize {
+        let engine = &self.0;
+        engine.queue.idle().iter().filter(|it| leave::cool(engine, it, CooledBy::Hand)).count()
     }
 
     /// End everything: refuse new requests, call off the waiting, take back what is held (its guards are
@@ -194,153 +297,5 @@ impl Locker {
         }
         let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
         Err(Error::unavailable(format!("the {} store", engine.profile.name), std::io::Error::other(text)))
-    }
-}
-
-/// Settings of a [`Locker`].
-///
-/// ```
-/// # use std::time::Duration;
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockkeeper_core::Error> {
-/// use lockkeeper_core::{Locker, Memory};
-///
-/// let locker = Locker::builder(Memory::default())
-///     .ttl(Duration::from_secs(30))
-///     .wait_at_most(Duration::from_secs(3))
-///     .max_hold(Duration::from_secs(60))
-///     .waiters_max(100)
-///     .build();
-/// locker.lock("orders/42").await?.release().await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct LockerBuilder {
-    backend: Box<dyn DynBackend>,
-    profile: Profile,
-    settings: Settings,
-    bounds: Bounds,
-    clock: Clock,
-    label: Label,
-    observers: Vec<Arc<dyn Observer>>,
-    spawner: Option<Arc<dyn Spawn>>,
-}
-
-impl LockerBuilder {
-    fn new(backend: impl Backend) -> Self {
-        let hand_on_span_max = Duration::from_millis(100);
-        LockerBuilder {
-            profile: backend.profile(),
-            backend: Box::new(backend),
-            settings: Settings {
-                ttl: Duration::from_secs(10),
-                max_hold: Duration::MAX,
-                wait: Duration::MAX,
-                outage_max: Duration::from_secs(5),
-                hand_on_span_max,
-            },
-            bounds: Bounds { waiters_max: 1024, depth_max: 64, hand_on_count_max: 32, hand_on_span_max },
-            clock: Clock::boot(),
-            label: Label::of_this_process(),
-            observers: Vec::new(),
-            spawner: None,
-        }
-    }
-
-    /// The ttl of requests that name none. Default 10 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = ttl;
-        self
-    }
-
-    /// The longest hold of requests that name none. Default: no cap.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.settings.max_hold = max_hold;
-        self
-    }
-
-    /// The wait of requests that name none. Default: without end.
-    pub fn wait_at_most(mut self, wait: Duration) -> Self {
-        self.settings.wait = wait;
-        self
-    }
-
-    /// How long a request bears a store that gives no usable answer before it fails. Default 5 s.
-    pub fn outage_max(mut self, outage: Duration) -> Self {
-        self.settings.outage_max = outage;
-        self
-    }
-
-    /// How many callers of this process may wait for one key; the next is refused at once. Default 1024.
-    pub fn waiters_max(mut self, waiters: usize) -> Self {
-        self.bounds.waiters_max = waiters;
-        self
-    }
-
-    /// How often one owner may hold the same key at a time. Default 64.
-    pub fn depth_max(mut self, depth: u32) -> Self {
-        self.bounds.depth_max = depth.max(1);
-        self
-    }
-
-    /// How many callers of this process are served in a row while another process waits. Default 32.
-    /// Zero switches the hand-on off as soon as somebody outside waits.
-    pub fn hand_on_count_max(mut self, count: u64) -> Self {
-        self.bounds.hand_on_count_max = count;
-        self
-    }
-
-    /// How long callers of this process are served in a row while another process waits, and how often
-    /// the store is asked whether one does. Default 100 ms.
-    pub fn hand_on_span_max(mut self, span: Duration) -> Self {
-        self.bounds.hand_on_span_max = span;
-        self.settings.hand_on_span_max = span.max(Duration::from_millis(1));
-        self
-    }
-
-    /// Who wants to know what happens.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observers.push(Arc::new(observer));
-        self
-    }
-
-    /// How this process is called in the store. Default: its host and pid.
-    pub fn label(mut self, label: Label) -> Self {
-        self.label = label;
-        self
-    }
-
-    /// Another clock. For tests and simulation.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Another place for background work than a thread of our own. For tests and simulation.
-    pub fn spawner(mut self, spawner: Arc<dyn Spawn>) -> Self {
-        self.spawner = Some(spawner);
-        self
-    }
-
-    /// The locker.
-    pub fn build(self) -> Locker {
-        let queue = Queue::new(self.bounds, self.backend.is_private_dyn(), self.clock.clone());
-        Locker(Arc::new(Engine {
-            backend: self.backend,
-            profile: self.profile,
-            clock: self.clock,
-            settings: self.settings,
-            queue,
-            schedule: Schedule::new(),
-            background: Background::new(self.spawner),
-            label: Arc::new(self.label),
-            observers: self.observers,
-            made_in: Origin::here(),
-            answered_at: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            closing: Notify::new(),
-        }))
     }
 }

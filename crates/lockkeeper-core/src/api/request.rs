@@ -6,13 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::guard::Guard;
+use crate::api::guard::{Guard, Waited};
 use crate::clock::{Moment, Sleep, Span};
 use crate::engine::ask::Ask;
+use crate::engine::hold::Hold;
 use crate::engine::shared::Engine;
 use crate::engine::waiter::Waiter;
 use crate::error::{Error, Result};
 use crate::key::Key;
+use crate::observe::GrantedBy;
 use crate::owner::Owner;
 use crate::spi::backend::{Profile, Rooms};
 use crate::spi::claim::{Label, Load};
@@ -53,7 +55,8 @@ use crate::spi::claim::{Label, Load};
 /// process that holds the lock may serve a bounded number of its own callers first.
 #[must_use = "a request does nothing unless awaited"]
 pub struct LockRequest {
-    pub(crate) engine: Arc<Engine>,
+    /// Goes over to the guard, so that a lock costs one share in it.
+    pub(crate) engine: Option<Arc<Engine>>,
     /// The error is boxed because it is rare and large.
     pub(crate) key: Result<Key, Box<Error>>,
     pub(crate) ask: Ask,
@@ -73,8 +76,15 @@ pub(crate) enum Progress {
     Contending(Contending),
 }
 
+/// What a request gets: all of a guard but the engine.
+pub(crate) struct Won {
+    pub(crate) held: Hold,
+    pub(crate) by: GrantedBy,
+    pub(crate) waited: Waited,
+}
+
 /// The contest at the store.
-pub(crate) type Contending = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
+pub(crate) type Contending = Pin<Box<dyn Future<Output = Result<Won>> + Send>>;
 
 impl fmt::Debug for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,21 +93,32 @@ impl fmt::Debug for LockRequest {
 }
 
 impl LockRequest {
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a request that is made elsewhere and moved here costs a quarter of an in-process lock"
+    )]
+    #[inline(always)]
     pub(crate) fn new(engine: Arc<Engine>, key: Result<Key>) -> Self {
         let key = key.map_err(Box::new);
         let settings = &engine.settings;
         let (ttl, max_hold, wait) = (settings.ttl, settings.max_hold, settings.wait);
-        let ask =
-            Ask { owner: Owner::current(), load: Load::MUTEX, ttl, max_hold: max_hold.into(), patient: true };
+        let ask = Ask {
+            owner: Owner::current(),
+            load: Load::MUTEX,
+            ttl,
+            max_hold,
+            at_least: Span::ZERO,
+            patient: true,
+            warm: settings.warm,
+        };
         LockRequest {
             key,
             ask,
-            wait: wait.into(),
+            wait,
             note: None,
             started: Moment::NEVER,
             progress: Progress::Fresh,
-            engine,
+            engine: Some(engine),
         }
     }
 
@@ -127,13 +148,47 @@ impl LockRequest {
         self
     }
 
+    /// Keep the lock at least this long, counted from when it was had: a guard that is given back before leaves it with the
+    /// store until then, without renewals, also if the process ends. For jobs that are so short that a late instance would
+    /// find the lock free again. Nothing is held longer than the ttl after a crash.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let guard = locker.lock("nightly").hold_at_least(Duration::from_secs(60)).await?;
+    /// guard.release().await?;
+    /// assert!(locker.try_lock("nightly").await?.is_none()); // for the rest of the minute
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold_at_least(mut self, span: Duration) -> Self {
+        self.ask.at_least = span.into();
+        self
+    }
+
     /// Who asks, for reentrancy. Without it: the owner of the running task, if it has one.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.ask.owner = Some(owner.clone());
         self
     }
 
-    /// A word for whoever lists the locks.
+    /// Let the lock stay with this process after it was given back, as long as nobody outside wants it: see
+    /// [`LockerBuilder::warm`](crate::LockerBuilder::warm).
+    pub fn warm(mut self) -> Self {
+        self.ask.warm = true;
+        self
+    }
+
+    /// Give the lock back to the store with the guard, also where the locker keeps them warm.
+    pub fn cold(mut self) -> Self {
+        self.ask.warm = false;
+        self
+    }
+
+    /// A free text, shown to whoever lists the locks.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(Box::new(note.into()));
         self
@@ -143,6 +198,36 @@ impl LockRequest {
     pub fn attempt(mut self) -> Attempt {
         self.ask.patient = false;
         Attempt(self)
+    }
+
+    /// Wait for the lock, do something while it is held, and give it back. The work is stopped where it awaits if the lock is
+    /// lost, and given the guard, for its fence. A release that the store does not confirm is tried again in the background
+    /// and is no error here: the work is done.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let wait = Duration::from_secs(3);
+    /// let fence = locker.lock("orders/42").wait_at_most(wait).with(async |guard| guard.fence()).await?;
+    /// assert!(locker.try_lock("orders/42").await?.is_some(), "it was given back");
+    /// # let _ = fence;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// As for the request while it waits; later the work is dropped and the lock given back.
+    ///
+    /// # Errors
+    /// As for the request awaited; [`Error::Lost`] if the lock was lost before the work ended.
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let guard = self.await?;
+        let done = guard.run(work(&guard)).await;
+        let _ = guard.release().await;
+        done
     }
 
     /// Wait on this thread. For threads without a runtime; it blocks a runtime's worker as any wait does.
@@ -161,17 +246,20 @@ impl LockRequest {
     /// # Errors
     /// As for the request awaited.
     pub fn blocking(self) -> Result<Guard> {
-        self.engine.background.start()?;
-        let engine = self.engine.clone();
+        let engine = self.engine.clone().ok_or(Error::Closed)?;
+        engine.background.start()?;
         engine.background.block_on(self)
     }
 
     /// The key, if all of the request makes sense.
-    pub(crate) fn checked_key(&self) -> Result<&Key> {
+    pub(crate) fn checked_key(&self, engine: &Engine) -> Result<&Key> {
         let key = self.key.as_ref().map_err(|it| (**it).clone())?;
-        check_ttl(self.ask.ttl, &self.engine.profile)?;
+        check_ttl(self.ask.ttl, &engine.profile)?;
         if self.ask.load != Load::MUTEX {
-            check_load(self.ask.load, &self.engine.profile)?;
+            check_load(self.ask.load, &engine.profile)?;
+        }
+        if self.ask.at_least != Span::ZERO {
+            check_at_least(&self.ask, &engine.profile)?;
         }
         if self.ask.max_hold == Span::from(Duration::ZERO) {
             return Err(Error::invalid("`max_hold` is zero: the lock would be lost at once"));
@@ -179,21 +267,48 @@ impl LockRequest {
         Ok(key)
     }
 
-    pub(crate) fn label(&self) -> Arc<Label> {
+    pub(crate) fn label(&self, engine: &Engine) -> Arc<Label> {
         if self.ask.owner.is_none() && self.note.is_none() {
-            return self.engine.label.clone();
+            return engine.label.clone();
         }
         let owner = self.ask.owner.as_ref().map(Owner::name);
-        Arc::new(self.engine.label.with(owner, self.note.as_ref().map(|it| it.as_str())))
+        Arc::new(engine.label.with(owner, self.note.as_ref().map(|it| it.as_str())))
     }
 }
 
 fn check_ttl(ttl: Duration, profile: &Profile) -> Result<()> {
-    let Profile { name, ttl_min, ttl_max, .. } = *profile;
-    if (ttl_min..=ttl_max).contains(&ttl) {
+    if profile.takes(ttl) {
         return Ok(());
     }
-    Err(Error::invalid(format!("a ttl of {ttl:?} cannot be had: {name} takes {ttl_min:?} to {ttl_max:?}")))
+    let Profile { name, ttl_min, ttl_max, .. } = *profile;
+    let most = in_days(ttl_max);
+    Err(Error::invalid(format!("a ttl of {ttl:?} is not allowed: {name} allows {ttl_min:?} to {most}")))
+}
+
+/// As people write it: many seconds are days.
+fn in_days(span: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    let days = span.as_secs() / DAY;
+    if 0 < days && span == Duration::from_secs(days * DAY) {
+        format!("{days}days")
+    } else {
+        format!("{span:?}")
+    }
+}
+
+fn check_at_least(ask: &Ask, profile: &Profile) -> Result<()> {
+    if !profile.lingers {
+        return Err(Error::unsupported(
+            profile.name,
+            "`hold_at_least`: it keeps no lock for a holder that is gone",
+        ));
+    }
+    if ask.max_hold < ask.at_least {
+        return Err(Error::invalid(
+            "`hold_at_least` is longer than `max_hold`: the lock would be lost before",
+        ));
+    }
+    Ok(())
 }
 
 fn check_load(load: Load, profile: &Profile) -> Result<()> {
@@ -247,9 +362,24 @@ impl Attempt {
         Attempt(self.0.max_hold(max_hold))
     }
 
+    /// See [`LockRequest::hold_at_least`].
+    pub fn hold_at_least(self, span: Duration) -> Self {
+        Attempt(self.0.hold_at_least(span))
+    }
+
     /// See [`LockRequest::owner`].
     pub fn owner(self, owner: &Owner) -> Self {
         Attempt(self.0.owner(owner))
+    }
+
+    /// See [`LockRequest::warm`].
+    pub fn warm(self) -> Self {
+        Attempt(self.0.warm())
+    }
+
+    /// See [`LockRequest::cold`].
+    pub fn cold(self) -> Self {
+        Attempt(self.0.cold())
     }
 
     /// See [`LockRequest::note`].
@@ -262,8 +392,8 @@ impl Attempt {
     /// # Errors
     /// As for the attempt awaited.
     pub fn blocking(self) -> Result<Option<Guard>> {
-        self.0.engine.background.start()?;
-        let engine = self.0.engine.clone();
+        let engine = self.0.engine.clone().ok_or(Error::Closed)?;
+        engine.background.start()?;
         engine.background.block_on(self.into_future())
     }
 }

@@ -66,6 +66,16 @@ impl SharedRequest {
         SharedRequest(self.0.owner(owner))
     }
 
+    /// See [`LockRequest::warm`].
+    pub fn warm(self) -> Self {
+        SharedRequest(self.0.warm())
+    }
+
+    /// See [`LockRequest::cold`].
+    pub fn cold(self) -> Self {
+        SharedRequest(self.0.cold())
+    }
+
     /// See [`LockRequest::note`].
     pub fn note(self, note: impl Into<String>) -> Self {
         SharedRequest(self.0.note(note))
@@ -155,6 +165,11 @@ impl IntoFuture for SharedAttempt {
 pub struct SharedGuard(Guard);
 
 impl SharedGuard {
+    /// The share of one who wrote before.
+    pub(crate) fn of(guard: Guard) -> Self {
+        SharedGuard(guard)
+    }
+
     /// What is held.
     pub fn key(&self) -> &Key {
         self.0.key()

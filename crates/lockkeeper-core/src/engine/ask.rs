@@ -12,6 +12,10 @@ pub(crate) struct Ask {
     pub(crate) load: Load,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Span,
+    /// For how long the lock is kept, also if the guard is given back before.
+    pub(crate) at_least: Span,
     /// `false` for a try.
     pub(crate) patient: bool,
+    /// Whether the lock may stay with this process after it was given back.
+    pub(crate) warm: bool,
 }

@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
 
+use crate::engine::exit::Open;
 use crate::error::Result;
-use crate::kit::{Driver, Tasks, caller};
+use crate::kit::{Driver, Home, Tasks, caller};
 
 /// A task for the background.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -50,16 +52,27 @@ pub(crate) struct Background {
     /// Dropped with the last locker and guard.
     own: OnceLock<Driver>,
     tasks: Arc<Tasks>,
+    /// How long the end of the process waits for our tasks.
+    exit_wait: Duration,
 }
 
 impl Background {
-    pub(crate) fn new(brought: Option<Arc<dyn Spawn>>) -> Self {
-        Background { brought, own: OnceLock::new(), tasks: Arc::default() }
+    pub(crate) fn new(brought: Option<Arc<dyn Spawn>>, home: Option<Home>, exit_wait: Duration) -> Self {
+        let (own, tasks) = match home {
+            Some(Home { driver, tasks }) => (OnceLock::from(driver), tasks),
+            None => (OnceLock::new(), Arc::default()),
+        };
+        Background { brought, own, tasks, exit_wait }
+    }
+
+    #[inline]
+    pub(crate) fn is_started(&self) -> bool {
+        self.brought.is_some() || self.own.get().is_some()
     }
 
     /// Start the thread if there is none. Fails only if the system has no thread or file handle left.
     pub(crate) fn start(&self) -> Result<()> {
-        if self.brought.is_some() || self.own.get().is_some() {
+        if self.is_started() {
             return Ok(());
         }
         let tasks = self.tasks.clone();
@@ -69,9 +82,15 @@ impl Background {
         Ok(())
     }
 
-    /// Run a task that [`Background::drained`] waits for.
+    /// Run a task that [`Background::drained`] waits for, and the end of the process for a while.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.spawn_untracked(Box::pin(self.tasks.track(task)));
+        // Who brings an executor also ends it: nothing runs there when the process ends.
+        let waited_for = self.brought.is_none() && !self.exit_wait.is_zero();
+        let open = waited_for.then(|| Open::new(self.exit_wait));
+        self.spawn_untracked(Box::pin(self.tasks.track(async move {
+            let _open = open;
+            task.await;
+        })));
     }
 
     /// Run a task that nobody waits for.

@@ -20,14 +20,24 @@ use crate::engine::leave::step_down;
 use crate::engine::shared::Engine;
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
-use crate::observe::Event;
+use crate::observe::{Answer, Event, Verb};
 use crate::spi::backend::{self, Fault, Grant, Reach, Turn};
 use crate::spi::claim::{Claim, ClaimId, Label};
+use crate::spi::erased::Step;
 
 /// Make a place for a fresh claim. The store has not heard of it yet.
 pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Keeper> {
     let id = if engine.profile.reach == Reach::Process { ClaimId::local() } else { ClaimId::random()? };
     let (ttl, load, patient) = (ask.ttl, ask.load, ask.patient);
+    // Others elsewhere may want to know where we come from; in this process they know.
+    let trace = if engine.profile.reach == Reach::Process { None } else { engine.trace(key) };
+    // What stays with us may be idle, and others should see so.
+    let warm = ask.warm && engine.profile.notifies;
+    let label = match engine.profile.reach {
+        Reach::Process if warm => Arc::new(label.warmed()),
+        _ if warm || trace.is_some() => Arc::new(label.made_ready(trace, warm)),
+        _ => label,
+    };
     let claim = Claim { key: key.clone(), id, ttl, load, patient, label };
     Ok(Keeper::new(engine.backend.enter_dyn(claim), Shape { ttl, load, patient }))
 }
@@ -63,11 +73,17 @@ pub(crate) struct Contest<'a> {
     ahead: Option<u64>,
     /// Since when the store gives no usable answer, and its last fault.
     outage: Option<(Moment, Fault)>,
+    /// It was told that others name another capacity.
+    differs: bool,
+    /// There once the store was asked who holds, and as long as we wait.
+    waits: Option<Arc<()>>,
+    /// It was told that names take turns.
+    takes_turns: bool,
 }
 
 enum Phase {
     Resting(Keeper),
-    Asking { asked_at: Moment, claim: Shape, verb: backend::Step<Turn> },
+    Asking { asked_at: Moment, claim: Shape, verb: Step<Turn> },
     Over,
 }
 
@@ -81,7 +97,18 @@ enum Woken {
 
 impl<'a> Contest<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, key: &'a Key, ask: &'a Ask, keeper: Keeper) -> Self {
-        Contest { engine, key, ask, phase: Phase::Resting(keeper), ahead: None, outage: None }
+        let phase = Phase::Resting(keeper);
+        Contest {
+            engine,
+            key,
+            ask,
+            phase,
+            ahead: None,
+            outage: None,
+            differs: false,
+            waits: None,
+            takes_turns: false,
+        }
     }
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
@@ -98,12 +125,15 @@ impl<'a> Contest<'a> {
                     Some(held) => return Ok(Some(held)),
                     None => continue,
                 },
-                Some((_, Ok(Turn::Wait { recheck, ahead }))) => {
+                Some((_, Ok(Turn::Wait { recheck, ahead, theirs, crowded }))) => {
                     (self.ahead, self.outage) = (ahead, None);
+                    self.compare(theirs);
+                    self.take_turns(crowded);
                     if !self.ask.patient {
                         self.not_this_time();
                         return Ok(None);
                     }
+                    self.ask_who_holds();
                     recheck
                 }
                 Some((asked_at, Err(fault))) => self.retry_after(asked_at, fault)?,
@@ -140,6 +170,7 @@ impl<'a> Contest<'a> {
             patience = longer;
         };
         if let Some((place, answer)) = answer {
+            self.engine.answered(self.key, Verb::Turn, asked_at, Answer::to_turn(&answer));
             if answer.is_ok() {
                 self.engine.heard(self.engine.clock.now());
             }
@@ -176,7 +207,7 @@ impl<'a> Contest<'a> {
 
     /// The outcome is unknown. Asking again by the same claim id finds out; how long to pause before.
     fn retry_after(&mut self, asked_at: Moment, fault: Fault) -> Result<Duration> {
-        self.engine.observe(&Event::Faulted { key: self.key, fault: &fault });
+        self.engine.observe(&Event::Faulted { key: self.key, verb: Verb::Turn, fault: &fault });
         if !fault.is_transient() {
             return Err(fault.into());
         }
@@ -211,6 +242,44 @@ impl<'a> Contest<'a> {
         clock.within(recheck_at.min(until), pin!(signs)).await.unwrap_or_else(due)
     }
 
+    /// Others see the room otherwise: told once.
+    fn compare(&mut self, theirs: Option<u32>) {
+        if let Some(theirs) = theirs.filter(|_| !std::mem::replace(&mut self.differs, true)) {
+            let ours = self.ask.load.capacity;
+            self.engine.observe(&Event::Disagreement { key: self.key, ours, theirs });
+        }
+    }
+
+    /// A caller with a trace wants to know whose trace is in its way. Asked once, and nobody waits for the answer.
+    fn ask_who_holds(&mut self) {
+        let (engine, key) = (self.engine, self.key);
+        if self.waits.is_some() || !engine.is_observed() {
+            return;
+        }
+        let waits = Arc::new(());
+        let (still, observed) = (Arc::downgrade(&waits), Arc::downgrade(engine));
+        self.waits = Some(waits);
+        let Some(inspect) = engine.trace(key).and_then(|_| engine.backend.inspect_dyn()) else { return };
+        let key = key.clone();
+        engine.background.spawn_untracked(Box::pin(async move {
+            let Ok(Some(seen)) = inspect.show(&key).await else { return };
+            let (Some(_still), Some(engine)) = (still.upgrade(), observed.upgrade()) else { return };
+            // We may hold by now ourselves; and who holds in this process is known here.
+            let ours = (&engine.label.host, engine.label.pid);
+            let others = seen.holders.iter().map(|it| &it.label).filter(|it| (&it.host, it.pid) != ours);
+            for holder in others.filter_map(|it| it.trace) {
+                engine.observe(&Event::Behind { key: &key, holder });
+            }
+        }));
+    }
+
+    /// There is no place in the store's line for us yet: told once.
+    fn take_turns(&mut self, crowded: bool) {
+        if crowded && !std::mem::replace(&mut self.takes_turns, true) {
+            self.engine.observe(&Event::TakesTurns { key: self.key });
+        }
+    }
+
     /// A try was told that somebody else is first: nothing of us is left there.
     fn not_this_time(&mut self) {
         self.phase = Phase::Over;
@@ -222,7 +291,6 @@ impl<'a> Contest<'a> {
             return Err(fault.into());
         }
         let waited = self.engine.clock.now() - started;
-        self.engine.observe(&Event::TimedOut { key: self.key, stage: Stage::Remote, waited });
         Err(Error::TimedOut { stage: Stage::Remote, waited, ahead: self.ahead })
     }
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::engine::grant::{Useless, tenure_of};
 use crate::engine::keeper::{Keeper, Shape};
-use crate::engine::leave::{leave_in_background, leave_until_confirmed, step_down};
+use crate::engine::leave::{NOW, leave_in_background, leave_until_confirmed, step_down};
 use crate::engine::line::Release;
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::key::Key;
-use crate::spi::backend::{self, Grant, Turn};
+use crate::observe::{Answer, Verb};
+use crate::spi::backend::{Grant, Turn};
+use crate::spi::erased::Step;
 
 /// The background represents the process at the store until a `turn` is answered. Should that verb panic, the
 /// part still passes to the next caller: a line without a representative would wait for ever.
@@ -27,13 +29,14 @@ impl Finisher {
     }
 
     /// See the verb to its end, or go on without it.
-    pub(crate) async fn finish(mut self, asked_at: Moment, claim: Shape, mut verb: backend::Step<Turn>) {
+    pub(crate) async fn finish(mut self, asked_at: Moment, claim: Shape, mut verb: Step<Turn>) {
         let patience = asked_at.after(claim.ttl.max(self.engine.settings.outage_max));
         let outcome = self.engine.clock.within(patience, &mut verb).await;
         self.done = true;
         let Some((place, answer)) = outcome else {
             return go_on_without(&self.engine, &self.key, claim.ttl, verb);
         };
+        self.engine.answered(&self.key, Verb::Turn, asked_at, Answer::to_turn(&answer));
         let keeper = Keeper::new(place, claim).spoke(asked_at);
         match answer {
             Ok(Turn::Held(grant)) => give_to_next(&self.engine, &self.key, keeper, asked_at, &grant),
@@ -53,13 +56,13 @@ impl Drop for Finisher {
 /// A `turn` that is not answered must not hold up those behind it: they go to the store without it. If it is ever
 /// answered, what it got is given up. It keeps the locker until then: a session may keep its claim alive, and
 /// nobody else knows of it.
-fn go_on_without(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: backend::Step<Turn>) {
+fn go_on_without(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: Step<Turn>) {
     step_down(engine, key, None);
     let (engine, key) = (engine.clone(), key.clone());
     engine.clone().background.spawn_untracked(Box::pin(async move {
         let (place, _) = verb.await;
         let forgotten_at = engine.clock.now().after(ttl);
-        let _ = leave_until_confirmed(&engine, &key, place, forgotten_at).await;
+        let _ = leave_until_confirmed(&engine, &key, place, NOW, forgotten_at).await;
     }));
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn tenure_of(
 
 /// Seat the caller who represented us. [`Error::Closed`] if the locker was closed meanwhile.
 pub(crate) fn seat(engine: &Arc<Engine>, ask: &Ask, tenure: Arc<Tenure>, now: Moment) -> Result<Hold> {
-    let held = Hold::new(tenure, now, ask.max_hold, ask.owner.clone());
+    let held = Hold::new(tenure, now, ask);
     let Some(calls) = engine.queue.seat(&held) else {
         leave_in_background(engine, &held.tenure);
         return Err(Error::Closed);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::{Clock, Moment, Span};
+use crate::engine::ask::Ask;
 use crate::engine::tenure::Tenure;
 use crate::fence::Fence;
 use crate::key::Key;
@@ -20,8 +21,27 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// The hold of whoever has the tenure from `now` on.
-    pub(crate) fn new(tenure: Arc<Tenure>, now: Moment, max_hold: Span, owner: Option<Owner>) -> Self {
-        Hold { fence: tenure.fence(), tenure, until: now.after(max_hold.into()), owner }
+    #[inline]
+    pub(crate) fn new(tenure: Arc<Tenure>, now: Moment, ask: &Ask) -> Self {
+        if ask.at_least != Span::ZERO {
+            tenure.keep_until(now.after(ask.at_least.into()));
+        }
+        if !tenure.is_private {
+            tenure.stay.set_warm(ask.warm);
+        }
+        Hold {
+            fence: tenure.fence(),
+            tenure,
+            until: now.after(ask.max_hold.into()),
+            owner: ask.owner.clone(),
+        }
+    }
+
+    /// Its number, for somebody who will remember it.
+    #[inline]
+    pub(crate) fn told_fence(&self) -> Fence {
+        self.tenure.stay.number();
+        self.fence
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -61,16 +81,50 @@ pub(super) struct Holding {
     readers: Option<Box<Vec<(Owner, u32)>>>,
 }
 
+/// The number of guards of what is idle. A field of its own would be moved with every in-process lock.
+const IDLE: u32 = u32::MAX;
+
 impl Holding {
+    /// The last guard is given back, and the tenure stays.
+    pub(super) fn rest(&mut self) {
+        (self.guards, self.until, self.owner, self.readers) = (IDLE, Moment::NEVER, None, None);
+    }
+
+    /// Nobody has it, and it stays for the next of us.
+    pub(super) fn is_idle(&self) -> bool {
+        self.guards == IDLE
+    }
+
     /// The holding of one guard.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a hold that goes through memory costs a tenth of an in-process lock"
+    )]
+    #[inline(always)]
     pub(super) fn of(hold: &Hold) -> Self {
         let (tenure, owner) = (hold.tenure.clone(), hold.owner.clone());
         let readers = match &owner {
-            Some(owner) if tenure.load == Load::READER => Some(Box::new(vec![(owner.clone(), 1)])),
+            Some(owner) if tenure.load() == Load::READER => Some(Box::new(vec![(owner.clone(), 1)])),
             Some(_) | None => None,
         };
         Holding { tenure, until: hold.until, owner, guards: 1, joined_while_wanted: 0, readers }
+    }
+
+    /// As if it were dropped, but in the caller's own code: see [`Line::end`](super::line::Line::end).
+    #[inline]
+    pub(super) fn end(self) -> Arc<Tenure> {
+        let Holding { tenure, owner, readers, .. } = self;
+        if let Some(owner) = owner {
+            drop(owner);
+        }
+        if let Some(readers) = readers {
+            drop(readers);
+        }
+        tenure
+    }
+
+    pub(super) fn has_one_guard(&self) -> bool {
+        self.guards == 1
     }
 
     /// One more guard of it.
@@ -83,7 +137,15 @@ impl Holding {
     }
 
     pub(super) fn load(&self) -> Load {
-        self.tenure.load
+        self.tenure.load()
+    }
+
+    /// It is one of readers from now on.
+    pub(super) fn become_shared(&mut self) {
+        self.tenure.become_shared();
+        if let Some(owner) = self.owner.take() {
+            self.readers = Some(Box::new(vec![(owner, self.guards)]));
+        }
     }
 
     /// How deep this owner is inside.
@@ -188,9 +250,9 @@ impl Room {
         }
     }
 
-    /// Whether a claim of this load fits beside all that this process holds.
-    pub(super) fn fits(&self, load: Load) -> bool {
-        let (mut weight, mut capacity) = (u64::from(load.weight), load.capacity);
+    /// Whether so many claims of this load fit beside all that this process holds.
+    pub(super) fn fits(&self, load: Load, count: u32) -> bool {
+        let (mut weight, mut capacity) = (u64::from(load.weight) * u64::from(count), load.capacity);
         for other in self.holdings().iter().map(Holding::load) {
             weight += u64::from(other.weight);
             capacity = capacity.min(other.capacity);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::engine::ask::Ask;
-use crate::spi::backend::DynPlace;
 use crate::spi::claim::Load;
+use crate::spi::erased::DynPlace;
 
 /// What a claim looks like to those who could go on with it.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! The line of one key in this process: who holds, whether one of us is at the store, who waits.
+//! The line of one key in this process: who holds, who of us is at the store, who waits.
 //!
 //! Only rules: it knows no store, wakes nobody, and reads the clock only where it decides something, because that costs a
 //! third of an in-process lock.
@@ -12,52 +12,23 @@
 //!  give back, step down, lose, be seated ──────────▶ call those at the head who may go on now
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, Moment, Span};
+use crate::clock::{Moment, Span};
 use crate::engine::ask::Ask;
 use crate::engine::hold::{Hold, Holding, Room};
 use crate::engine::keeper::Keeper;
+use crate::engine::representing::Representing;
+use crate::engine::rules::{Bounds, Rules};
+use crate::engine::since::Since;
 use crate::engine::tenure::Tenure;
-use crate::engine::waiter::{Call, Waiter};
+use crate::engine::waiter::{Call, Waiter, Waiters};
 use crate::key::Key;
 use crate::observe::GrantedBy;
 use crate::spi::claim::Load;
-
-/// The bounds of every line, from the locker's settings.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_field_names, reason = "a bound is named after what it bounds")]
-pub(crate) struct Bounds {
-    pub(crate) waiters_max: usize,
-    pub(crate) depth_max: u32,
-    pub(crate) hand_on_count_max: u64,
-    pub(crate) hand_on_span_max: Duration,
-}
-
-/// What a line needs to know to decide.
-pub(super) struct Rules<'a> {
-    pub(super) bounds: &'a Bounds,
-    /// Nobody but this locker can reach the store: the line is the whole lock.
-    pub(super) is_whole_lock: bool,
-    pub(super) clock: &'a Clock,
-    /// The last counter given without asking a store.
-    pub(super) counter: &'a mut u64,
-}
-
-impl Rules<'_> {
-    /// A tenure that no store knows of, for this caller.
-    #[inline]
-    fn private_hold(&mut self, key: &Key, ask: &Ask, now: Moment) -> Hold {
-        *self.counter += 1;
-        let tenure = Arc::new(Tenure::private(key.clone(), ask.ttl, ask.load, *self.counter));
-        Hold::new(tenure, now, ask.max_hold, ask.owner.clone())
-    }
-}
 
 /// The answer to an arrival.
 pub(crate) enum Arrival {
@@ -65,6 +36,10 @@ pub(crate) enum Arrival {
     Held(Hold),
     /// The owner holds it already; one level deeper now.
     Reentered(Hold),
+    /// It was idle in this process: yours, without a word to the store.
+    Retaken(Hold),
+    /// It was idle in this process and is of no use to you: leave the store with it, and arrive again.
+    Cooled(Arc<Tenure>),
     /// Other readers of this process hold it; the rounds must look at the latest then.
     Joined(Hold, Moment),
     /// The owner holds it already, as deep as is allowed.
@@ -97,6 +72,15 @@ pub(crate) enum Release {
     Stale,
 }
 
+/// Whether a tenure may be shared by those who read.
+pub(crate) enum Lowering {
+    Begun,
+    /// Its owner holds it more than once.
+    Nested,
+    /// It was lost before.
+    Gone,
+}
+
 /// Who was called, to be woken when no lock of the queue is held.
 #[must_use = "those who were called must be woken"]
 pub(crate) struct Calls {
@@ -126,93 +110,93 @@ impl Calls {
 
 pub(super) struct Line {
     room: Room,
-    /// One of us is at the store for all of us.
-    representing: bool,
+    /// Those of us who are at the store for all of us.
+    representing: Representing,
     waiters: Waiters,
-}
-
-/// Those who wait. Boxed, because most lines have none.
-#[derive(Default)]
-struct Waiters(Option<Box<Crowd>>);
-
-#[derive(Default)]
-struct Crowd {
-    line: VecDeque<Arc<Waiter>>,
-    tickets: u64,
-}
-
-impl Waiters {
-    fn iter(&self) -> impl Iterator<Item = &Arc<Waiter>> {
-        self.0.iter().flat_map(|it| it.line.iter())
-    }
-
-    fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |it| it.line.len())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn front(&self) -> Option<&Arc<Waiter>> {
-        self.0.as_ref()?.line.front()
-    }
-
-    fn pop_front(&mut self) -> Option<Arc<Waiter>> {
-        self.0.as_mut()?.line.pop_front()
-    }
-
-    fn stand(&mut self, ask: &Ask) -> Arc<Waiter> {
-        let crowd = self.0.get_or_insert_default();
-        crowd.tickets += 1;
-        let waiter = Arc::new(Waiter::new(ask.clone(), crowd.tickets));
-        crowd.line.push_back(waiter.clone());
-        waiter
-    }
-
-    fn position(&self, waiter: &Waiter) -> Option<usize> {
-        let line = &self.0.as_ref()?.line;
-        let at = line.binary_search_by_key(&waiter.ticket, |it| it.ticket).ok()?;
-        std::ptr::eq(Arc::as_ptr(&line[at]), waiter).then_some(at)
-    }
-
-    fn remove(&mut self, at: usize) {
-        if let Some(crowd) = &mut self.0 {
-            crowd.line.remove(at);
-        }
-    }
 }
 
 impl Line {
     /// The line of a key of which nothing is held, begun by its first caller.
     #[inline]
     pub(super) fn begin(key: &Key, ask: &Ask, now: Moment, rules: &mut Rules<'_>) -> (Self, Arrival) {
-        let (room, arrival) = if rules.is_whole_lock {
+        if rules.is_whole_lock {
             let hold = rules.private_hold(key, ask, now);
-            (Room::One(Holding::of(&hold)), Arrival::Held(hold))
-        } else {
-            (Room::Empty(Box::new(key.clone())), Arrival::Represent)
-        };
-        let line = Line { room, representing: !rules.is_whole_lock, waiters: Waiters::default() };
-        (line, arrival)
+            return (Line::held_by(&hold), Arrival::Held(hold));
+        }
+        let room = Room::Empty(Box::new(key.clone()));
+        (
+            Line { room, representing: Representing::one(ask.load), waiters: Waiters::default() },
+            Arrival::Represent,
+        )
+    }
+
+    /// The line of a key that has one holder, and nobody else is here.
+    #[inline]
+    pub(super) fn held_by(hold: &Hold) -> Self {
+        let room = Room::One(Holding::of(hold));
+        Line { room, representing: Representing::default(), waiters: Waiters::default() }
+    }
+
+    /// Whether this tenure and no other is held.
+    #[inline]
+    pub(super) fn is_held_by(&self, tenure: &Arc<Tenure>) -> bool {
+        matches!(&self.room, Room::One(holding) if Arc::ptr_eq(&holding.tenure, tenure))
+    }
+
+    /// Whether nothing is left of the line once the guard that is out comes back.
+    #[inline]
+    pub(super) fn ends_with_one_guard(&self) -> bool {
+        let alone = matches!(&self.room, Room::One(holding) if holding.has_one_guard());
+        alone && self.representing.is_empty() && self.waiters.is_empty()
+    }
+
+    /// The line is over, and what its one holding was. As if it were dropped, but in the caller's own code, as it is for
+    /// nearly every in-process lock.
+    #[inline]
+    pub(super) fn end(self) -> Option<Arc<Tenure>> {
+        let Line { room, waiters, .. } = self;
+        waiters.end();
+        if let Room::One(holding) = room { Some(holding.end()) } else { None }
     }
 
     pub(super) fn key(&self) -> &Key {
         self.room.key()
     }
 
-    /// What is held, and until when at the longest.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<Tenure>, Moment)> {
-        self.room.holdings().iter().map(|it| (&it.tenure, it.until))
+    /// What is held, or idle.
+    pub(super) fn held(&self) -> &[Holding] {
+        self.room.holdings()
+    }
+
+    /// Whether this tenure is idle.
+    pub(super) fn is_idle(&self, tenure: &Arc<Tenure>) -> bool {
+        matches!(&self.room, Room::One(holding) if holding.is_idle() && Arc::ptr_eq(&holding.tenure, tenure))
+    }
+
+    /// The only guard is given back, and the tenure stays if it can. `None` if not: then nothing has happened.
+    pub(super) fn rest(&mut self, now: Moment) -> Option<Since> {
+        let Room::One(holding) = &mut self.room else { return None };
+        let tenure = &holding.tenure;
+        let stays = tenure.is_good(now)
+            && now < tenure.renew_at()
+            && tenure.kept_until() <= now
+            && tenure.wanted_since().is_none();
+        stays.then(|| {
+            holding.rest();
+            holding.tenure.end_hold()
+        })
     }
 
     /// Whether nothing is left that needs a line.
     pub(super) fn is_over(&self) -> bool {
-        !self.representing && self.waiters.is_empty() && self.room.is_left()
+        self.representing.is_empty() && self.waiters.is_empty() && self.room.is_left()
     }
 
     /// One more caller.
     pub(super) fn arrive(&mut self, ask: &Ask, rules: &mut Rules<'_>) -> Arrival {
+        if let Some(arrival) = self.retake(ask, rules) {
+            return arrival;
+        }
         if let Some(arrival) = self.reenter(ask, rules) {
             return arrival;
         }
@@ -220,7 +204,7 @@ impl Line {
             if let Some((hold, due)) = self.join(ask, rules) {
                 return Arrival::Joined(hold, due);
             }
-            if !self.representing && self.room.fits(ask.load) {
+            if self.representing.may_add(ask.load, &self.room) {
                 return self.go_on(ask, rules).map_or(Arrival::Represent, Arrival::Held);
             }
         }
@@ -233,6 +217,26 @@ impl Line {
         Arrival::Wait(self.waiters.stand(ask))
     }
 
+    /// What is idle is taken by whoever wants just that, as long as it is good; otherwise it must go.
+    fn retake(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<Arrival> {
+        let Room::One(holding) = &mut self.room else { return None };
+        if !holding.is_idle() {
+            return None;
+        }
+        debug_assert!(
+            self.waiters.is_empty() && self.representing.is_empty(),
+            "nobody waits for what is idle"
+        );
+        let (tenure, now) = (holding.tenure.clone(), rules.clock.now());
+        if tenure.fits(ask) && tenure.is_good(now) && tenure.retake() {
+            let hold = Hold::new(tenure, now, ask);
+            *holding = Holding::of(&hold);
+            return Some(Arrival::Retaken(hold));
+        }
+        self.room.remove(0);
+        Some(Arrival::Cooled(tenure))
+    }
+
     /// The owner is inside already: deeper, or refused at once if it would wait for itself.
     fn reenter(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<Arrival> {
         let owner = ask.owner.as_ref()?;
@@ -242,6 +246,11 @@ impl Line {
                 continue;
             }
             let (inside, asked) = (holding.load(), ask.load);
+            if holding.tenure.is_lowering() {
+                // It stands in line until it can join.
+                let fits = Load::READER.fits_beside(asked);
+                return (!fits).then_some(Arrival::InTheWay(Load::READER));
+            }
             let covers =
                 inside == asked || (inside.is_exclusive() && (asked.is_exclusive() || asked == Load::READER));
             if covers && (inside.is_exclusive() || inside == Load::READER) {
@@ -285,7 +294,7 @@ impl Line {
     /// This caller fits beside us: it holds if the line is the whole lock, otherwise it represents us.
     fn go_on(&mut self, ask: &Ask, rules: &mut Rules<'_>) -> Option<Hold> {
         if !rules.is_whole_lock {
-            self.representing = true;
+            self.representing.add(ask.load);
             return None;
         }
         let now = rules.clock.now();
@@ -299,7 +308,7 @@ impl Line {
         while let Some(head) = self.waiters.front().cloned() {
             if let Some((hold, due)) = self.join(&head.ask, rules) {
                 calls.give(&head, hold, GrantedBy::Sharing, due);
-            } else if !self.representing && self.room.fits(head.ask.load) {
+            } else if self.representing.may_add(head.ask.load, &self.room) {
                 match self.go_on(&head.ask, rules) {
                     Some(hold) => calls.give(&head, hold, GrantedBy::Store, Moment::NEVER),
                     None => calls.add(&head, Call::Represent(keeper.take_if(|it| it.fits(&head.ask)))),
@@ -313,8 +322,7 @@ impl Line {
 
     /// The representative holds now.
     pub(super) fn seat(&mut self, hold: &Hold, rules: &mut Rules<'_>) -> Calls {
-        debug_assert!(self.representing, "only a representative is seated");
-        self.representing = false;
+        self.representing.remove();
         self.room.add(Holding::of(hold));
         let mut calls = Calls::none();
         self.advance(&mut None, rules, &mut calls);
@@ -323,8 +331,7 @@ impl Line {
 
     /// A background representative holds for whoever is next.
     pub(super) fn seat_next(&mut self, tenure: &Arc<Tenure>, rules: &mut Rules<'_>) -> Release {
-        debug_assert!(self.representing, "only a representative is seated");
-        self.representing = false;
+        self.representing.remove();
         let mut calls = Calls::none();
         let fitting = self.waiters.front().is_some_and(|it| tenure.fits(&it.ask));
         let next = if fitting { self.waiters.pop_front() } else { None };
@@ -332,8 +339,7 @@ impl Line {
             self.advance(&mut None, rules, &mut calls);
             return Release::Over(calls);
         };
-        let owner = next.ask.owner.clone();
-        let hold = Hold::new(tenure.clone(), rules.clock.now(), next.ask.max_hold, owner);
+        let hold = Hold::new(tenure.clone(), rules.clock.now(), &next.ask);
         self.room.add(Holding::of(&hold));
         calls.give(&next, hold, GrantedBy::HandOn, tenure.renew_at());
         self.advance(&mut None, rules, &mut calls);
@@ -342,7 +348,7 @@ impl Line {
 
     /// The representative gives up, perhaps from a place in the store's line.
     pub(super) fn step_down(&mut self, keeper: &mut Option<Keeper>, rules: &mut Rules<'_>) -> Calls {
-        self.representing = false;
+        self.representing.remove();
         let mut calls = Calls::none();
         self.advance(keeper, rules, &mut calls);
         calls
@@ -357,7 +363,7 @@ impl Line {
         }
         if self.waiters.is_empty() {
             // The line ends with its only holding, and is taken away as a whole.
-            if self.representing || !self.room.is_left() {
+            if !self.representing.is_empty() || !self.room.is_left() {
                 self.room.remove(at);
             }
             return Release::Ended;
@@ -375,7 +381,10 @@ impl Line {
     fn hand_on(&mut self, at: usize, rules: &mut Rules<'_>, calls: &mut Calls) -> bool {
         let (tenure, now) = (self.room.holdings()[at].tenure.clone(), rules.clock.now());
         let fitting = self.waiters.front().is_some_and(|it| tenure.fits(&it.ask));
-        if !fitting || !may_go_on(&tenure, tenure.hand_ons_while_wanted(), rules.bounds, now) {
+        if !fitting
+            || now < tenure.kept_until()
+            || !may_go_on(&tenure, tenure.hand_ons_while_wanted(), rules.bounds, now)
+        {
             return false;
         }
         if !tenure.begin_next_guard() {
@@ -383,13 +392,34 @@ impl Line {
         }
         let Some(next) = self.waiters.pop_front() else { return false };
         let due = tenure.ask_within(now, rules.bounds.hand_on_span_max);
-        let hold = Hold::new(tenure, now, next.ask.max_hold, next.ask.owner.clone());
+        let hold = Hold::new(tenure, now, &next.ask);
         self.room.holdings_mut()[at] = Holding::of(&hold);
         calls.give(&next, hold, GrantedBy::HandOn, due);
-        if next.ask.load == Load::READER {
+        // The one behind may have waited only because the one before it did not fit.
+        if !next.ask.load.is_exclusive() {
             self.advance(&mut None, rules, calls);
         }
         true
+    }
+
+    /// The only guard of a tenure is about to share it.
+    pub(super) fn begin_lowering(&mut self, tenure: &Arc<Tenure>) -> Lowering {
+        let Some(at) = self.room.position(tenure) else { return Lowering::Gone };
+        if !self.room.holdings()[at].has_one_guard() {
+            return Lowering::Nested;
+        }
+        tenure.begin_lowering();
+        Lowering::Begun
+    }
+
+    /// A tenure became one of readers: those of us who wait to read may join it.
+    pub(super) fn lowered(&mut self, tenure: &Arc<Tenure>, rules: &mut Rules<'_>) -> Calls {
+        let mut calls = Calls::none();
+        if let Some(at) = self.room.position(tenure).filter(|_| tenure.is_lowering()) {
+            self.room.holdings_mut()[at].become_shared();
+            self.advance(&mut None, rules, &mut calls);
+        }
+        calls
     }
 
     /// A tenure is lost: whoever is next goes to the store anew.
@@ -423,7 +453,7 @@ impl Line {
     pub(super) fn close(self) -> (Calls, Vec<Arc<Tenure>>) {
         let mut calls = Calls::none();
         self.waiters.iter().for_each(|it| calls.add(it, Call::Closed));
-        let tenures = self.held().map(|it| it.0.clone()).collect();
+        let tenures = self.held().iter().map(|it| it.tenure.clone()).collect();
         (calls, tenures)
     }
 }

@@ -7,12 +7,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::clock::{Clock, Moment};
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::line::{Arrival, Bounds, Calls, Line, Release, Rules};
+use crate::engine::line::{Arrival, Calls, Line, Lowering, Release};
+use crate::engine::rules::{Bounds, Rules};
+use crate::engine::since::Since;
 use crate::engine::tenure::Tenure;
 use crate::engine::waiter::{Call, Waiter};
 use crate::key::Key;
@@ -28,12 +31,25 @@ pub(crate) struct Queue {
     shards: Box<[Mutex<Shard>]>,
 }
 
+/// How the short way of giving back ended.
+pub(crate) enum Alone {
+    /// There is more to it: nothing has happened.
+    Not,
+    /// The line is over; the tenure must be ended, too.
+    Over,
+    /// The line is over, no store knows of the tenure, and nobody wants to hear of its end: nothing is left to do.
+    Unheard,
+}
+
 #[derive(Default)]
 struct Shard {
     lines: HashTable<Line>,
     /// The last counter given without asking a store. A key is always in the same shard, so its fences grow.
     counter: u64,
     closed: bool,
+    /// The last tenure that was given back and had no place in a store, for the next one: to make and to drop one with every
+    /// in-process lock would cost a seventh of it.
+    spare: Option<Arc<Tenure>>,
 }
 
 impl fmt::Debug for Queue {
@@ -62,25 +78,106 @@ impl Queue {
     }
 
     /// The shard of a hash: from its top bits, because the table inside uses the low ones.
+    #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         locked(&self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS])
     }
 
-    fn rules<'a>(&'a self, counter: &'a mut u64) -> Rules<'a> {
-        Rules { bounds: &self.bounds, is_whole_lock: self.is_whole_lock, clock: &self.clock, counter }
+    #[inline]
+    fn rules<'a>(&'a self, counter: &'a mut u64, spare: &'a mut Option<Arc<Tenure>>) -> Rules<'a> {
+        Rules { bounds: &self.bounds, is_whole_lock: self.is_whole_lock, clock: &self.clock, counter, spare }
+    }
+
+    /// The lock of a key that has no line, where the line is the whole lock, for a hold that never ends by itself. If
+    /// anybody observes, it is asked for at `now`.
+    /// [`Queue::arrive`] would give the same; this is the way of nearly every in-process lock, and each detour through memory would be seen in its price.
+    #[inline]
+    pub(crate) fn take_free(&self, key: &Key, ask: &Ask, now: Option<Moment>) -> Option<Hold> {
+        if !self.is_whole_lock {
+            return None;
+        }
+        let hash = key.hash64();
+        let mut shard = self.shard(hash);
+        let Shard { lines, counter, closed, spare } = &mut *shard;
+        if *closed {
+            return None;
+        }
+        let Entry::Vacant(entry) = lines.entry(hash, |it| it.key() == key, |it| it.key().hash64()) else {
+            return None;
+        };
+        // It never ends by itself, so it does not matter when it began.
+        let hold = self.rules(counter, spare).private_hold(key, ask, Moment::NEVER);
+        if let Some(now) = now {
+            hold.tenure.since.begin_unseen(now);
+        }
+        entry.insert(Line::held_by(&hold));
+        Some(hold)
+    }
+
+    /// Give back what nobody shares and nobody waits for, and end its line. The counterpart of [`Queue::take_free`], for
+    /// every store.
+    #[inline]
+    pub(crate) fn release_alone(&self, hold: &Hold) -> Alone {
+        let hash = hold.tenure.key.hash64();
+        let mut shard = self.shard(hash);
+        let found = shard.lines.find_entry(hash, |it| it.is_held_by(&hold.tenure));
+        let Ok(entry) = found.map_err(drop) else { return Alone::Not };
+        if !entry.get().ends_with_one_guard() {
+            return Alone::Not;
+        }
+        let ended = entry.remove().0.end();
+        shrink(&mut shard.lines);
+        // Whoever awaits its loss has a share in it. The guard's and ours are two, and nobody can make a third from them.
+        if !hold.tenure.is_private || Arc::strong_count(&hold.tenure) != 2 {
+            return Alone::Over;
+        }
+        shard.spare = ended;
+        Alone::Unheard
+    }
+
+    /// Give back what nobody shares and nobody waits for, and let it stay: since when it was held, for
+    /// observers. `None` if it cannot: then nothing has happened.
+    pub(crate) fn rest(&self, hold: &Hold, now: Moment) -> Option<Since> {
+        let hash = hold.tenure.key.hash64();
+        let mut shard = self.shard(hash);
+        let line = shard.lines.find_mut(hash, |it| it.is_held_by(&hold.tenure));
+        line.filter(|it| it.ends_with_one_guard())?.rest(now)
+    }
+
+    /// Take away what is idle. `false` if it is not, or not any more: then nothing has happened.
+    pub(crate) fn cool(&self, tenure: &Arc<Tenure>) -> bool {
+        let hash = tenure.key.hash64();
+        let mut shard = self.shard(hash);
+        let Ok(entry) = shard.lines.find_entry(hash, |it| it.is_idle(tenure)).map_err(drop) else {
+            return false;
+        };
+        drop(entry.remove());
+        shrink(&mut shard.lines);
+        true
+    }
+
+    /// All that is idle.
+    pub(crate) fn idle(&self) -> Vec<Arc<Tenure>> {
+        let mut idle = Vec::new();
+        self.for_each_held(|tenure, _, is_idle| idle.extend(is_idle.then(|| tenure.clone())));
+        idle
     }
 
     /// A caller arrives, at `now` as far as that matters to it.
     pub(crate) fn arrive(&self, key: &Key, ask: &Ask, now: Moment) -> Arrival {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
-        let Shard { lines, counter, closed } = &mut *shard;
+        let Shard { lines, counter, closed, spare } = &mut *shard;
         if *closed {
             return Arrival::Closed;
         }
-        let mut rules = self.rules(counter);
-        if let Some(line) = lines.find_mut(hash, |it| it.key() == key) {
-            return line.arrive(ask, &mut rules);
+        let mut rules = self.rules(counter, spare);
+        if let Ok(mut entry) = lines.find_entry(hash, |it| it.key() == key) {
+            let arrival = entry.get_mut().arrive(ask, &mut rules);
+            if let Arrival::Cooled(_) = arrival {
+                drop(entry.remove());
+            }
+            return arrival;
         }
         let (line, arrival) = Line::begin(key, ask, now, &mut rules);
         lines.insert_unique(hash, line, |it| it.key().hash64());
@@ -111,6 +208,18 @@ impl Queue {
         released.unwrap_or(Release::Stale)
     }
 
+    /// The only guard of a tenure is about to share it.
+    pub(crate) fn begin_lowering(&self, tenure: &Arc<Tenure>) -> Lowering {
+        let begun = self.on_line(&tenure.key, |line, _| line.begin_lowering(tenure));
+        begun.unwrap_or(Lowering::Gone)
+    }
+
+    /// A tenure is one of readers now. Twice is harmless.
+    pub(crate) fn lowered(&self, tenure: &Arc<Tenure>) -> Calls {
+        let calls = self.on_line(&tenure.key, |line, rules| line.lowered(tenure, rules));
+        calls.unwrap_or_else(Calls::none)
+    }
+
     /// A tenure is lost: whoever is next goes to the store anew.
     pub(crate) fn detach(&self, tenure: &Arc<Tenure>) -> Calls {
         let calls = self.on_line(&tenure.key, |line, rules| line.detach(tenure, rules));
@@ -129,10 +238,12 @@ impl Queue {
         self.shard(hash).lines.find(hash, |it| it.key() == key)?.ahead_of(waiter)
     }
 
-    /// Visit every tenure that is held, with its end if it has one.
-    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Arc<Tenure>, Moment)) {
+    /// Visit every tenure that is held, with its end if it has one, and whether it is idle.
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(&Arc<Tenure>, Moment, bool)) {
         for shard in &self.shards {
-            locked(shard).lines.iter().flat_map(Line::held).for_each(|(tenure, until)| visit(tenure, until));
+            let shard = locked(shard);
+            let held = shard.lines.iter().flat_map(Line::held);
+            held.for_each(|it| visit(&it.tenure, it.until, it.is_idle()));
         }
     }
 
@@ -155,16 +266,22 @@ impl Queue {
     fn on_line<T>(&self, key: &Key, f: impl FnOnce(&mut Line, &mut Rules<'_>) -> T) -> Option<T> {
         let hash = key.hash64();
         let mut shard = self.shard(hash);
-        let Shard { lines, counter, .. } = &mut *shard;
+        let Shard { lines, counter, spare, .. } = &mut *shard;
         let mut entry = lines.find_entry(hash, |it| it.key() == key).ok()?;
-        let out = f(entry.get_mut(), &mut self.rules(counter));
+        let out = f(entry.get_mut(), &mut self.rules(counter, spare));
         if entry.get().is_over() {
             drop(entry.remove());
-            let (len, capacity) = (lines.len(), lines.capacity());
-            if 64 < capacity && len < capacity / 8 {
-                lines.shrink_to(len * 2, |it| it.key().hash64());
-            }
+            shrink(lines);
         }
         Some(out)
+    }
+}
+
+/// Give memory back after a crowd.
+#[inline]
+fn shrink(lines: &mut HashTable<Line>) {
+    let (len, capacity) = (lines.len(), lines.capacity());
+    if 64 < capacity && len < capacity / 8 {
+        lines.shrink_to(len * 2, |it| it.key().hash64());
     }
 }

@@ -1,31 +1,37 @@
 //! What all parts of one locker share: the store, the clock, the queue, the settings, the background.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_fork::Origin;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, Span};
 use crate::engine::background::Background;
+use crate::engine::fresh::Fresh;
 use crate::engine::line::Calls;
+use crate::engine::order::Order;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
+use crate::engine::warmth::Warmth;
 use crate::error::{Error, Result};
-use crate::observe::{Event, Observer};
-use crate::spi::backend::{DynBackend, Profile};
+use crate::key::Key;
+use crate::observe::{Answer, Event, Observer, TraceContext, Verb};
+use crate::spi::backend::Profile;
 use crate::spi::claim::Label;
+use crate::spi::erased::DynBackend;
 
 /// How a locker behaves; each has a setter on [`LockerBuilder`](crate::LockerBuilder).
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) ttl: Duration,
-    pub(crate) max_hold: Duration,
-    pub(crate) wait: Duration,
+    pub(crate) max_hold: Span,
+    pub(crate) wait: Span,
     pub(crate) outage_max: Duration,
     pub(crate) hand_on_span_max: Duration,
+    pub(crate) warm: bool,
 }
 
 /// How many times `outage_max` a request may go unanswered while the store answers others.
@@ -39,9 +45,17 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) queue: Queue,
     pub(crate) schedule: Schedule,
+    /// The store's alarm, from when the locker was made until the rounds begin: what is told in between must not be missed.
+    pub(crate) alarm: Mutex<Option<watch::Receiver<u64>>>,
+    /// What was granted lately, and does not listen yet.
+    pub(crate) fresh: Fresh,
+    /// What may stay after it was given back.
+    pub(crate) warmth: Warmth,
     pub(crate) background: Background,
     pub(crate) label: Arc<Label>,
     pub(crate) observers: Vec<Arc<dyn Observer>>,
+    /// Whether locks are nested in opposite orders, if that was asked for.
+    pub(crate) order: Option<Order>,
     /// The process that made the locker.
     pub(crate) made_in: Origin,
     /// When the store last answered anybody. Relaxed: a hint by which a store that serves others is told from a silent one.
@@ -54,9 +68,35 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Tell the observers. One that panics hurts nobody but itself: this is called from `Drop`, too.
+    #[inline]
     pub(crate) fn observe(&self, event: &Event<'_>) {
         for observer in &self.observers {
             let _ = catch_unwind(AssertUnwindSafe(|| observer.observe(event)));
+        }
+    }
+
+    /// From which span this caller asks, if an observer makes traces.
+    pub(crate) fn trace(&self, key: &Key) -> Option<TraceContext> {
+        let of = |it: &Arc<dyn Observer>| catch_unwind(AssertUnwindSafe(|| it.trace(key))).ok().flatten();
+        self.observers.iter().find_map(of)
+    }
+
+    /// Whether anybody wants to know. Without that no clock is read and nothing is counted for observers.
+    #[inline]
+    pub(crate) fn is_observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// The present moment, if anybody wants to know how long something takes.
+    pub(crate) fn now_if_observed(&self) -> Moment {
+        if self.is_observed() { self.clock.now() } else { Moment::from_nanos(0) }
+    }
+
+    /// Tell the observers that the store answered a verb.
+    pub(crate) fn answered(&self, key: &Key, verb: Verb, asked_at: Moment, answer: Answer) {
+        if self.is_observed() {
+            let took = self.clock.now() - asked_at;
+            self.observe(&Event::Asked { key, verb, took, answer });
         }
     }
 
@@ -92,11 +132,5 @@ impl Engine {
     /// [`Error::Forked`] if this process did not make the locker.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_here() { Ok(()) } else { Err(Error::Forked { made_in: self.made_in.pid() }) }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.schedule.stop();
     }
 }

@@ -1,7 +1,7 @@
 //! A tenure: the time this process holds one key, from the store's grant to the leave or the loss.
 //!
-//! Guards share it, the queue hands it on, the rounds renew it. Whoever holds the place does the next
-//! verb: at rest it lies in the tenure; a renewal or a release takes it out.
+//! Guards share it, the queue hands it on, the rounds renew it. Whoever holds the place does the next verb: at rest, or
+//! listening, it lies in the tenure; a renewal or a release takes it out.
 //!
 //! ```text
 //!             grant                  release, nobody next          leave confirmed
@@ -14,7 +14,7 @@
 
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -22,17 +22,39 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 use crate::engine::ask::Ask;
+use crate::engine::listeners::Listeners;
+use crate::engine::since::{Began, Since};
+use crate::engine::spot::{Heard, Signs, Spot};
+use crate::engine::stay::Stay;
 use crate::error::LostReason;
 use crate::fence::{Fence, HAND_ON_MAX};
 use crate::key::Key;
 use crate::kit::locked;
-use crate::spi::backend::{self, DynPlace, Grant};
+use crate::spi::backend::{self, Grant};
 use crate::spi::claim::Load;
+use crate::spi::erased::DynPlace;
+
+/// What the numbers in `lost` mean, from 1 on.
+const REASONS: [LostReason; 6] = [
+    LostReason::Expired,
+    LostReason::Taken,
+    LostReason::MaxHold,
+    LostReason::Closed,
+    LostReason::Released,
+    LostReason::Forked,
+];
 
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
-    pub(crate) load: Load,
+    /// What it weighs, of what. Changed only by the queue, under its lock, and read there, or by those who have not shared
+    /// it yet: Relaxed is enough.
+    weight: AtomicU32,
+    capacity: AtomicU32,
+    /// It is about to become one of readers. Under the queue's lock, too.
+    lowering: AtomicBool,
+    /// Whether it may stay when it is given back.
+    pub(crate) stay: Stay,
     /// No store knows of it.
     pub(crate) is_private: bool,
     counter: u64,
@@ -53,6 +75,11 @@ pub(crate) struct Tenure {
     wanted_since: AtomicU64,
     /// `hand_ons` at that time.
     wanted_from: AtomicU64,
+    /// Not to be given back before. Only ever moved forward, before the guard that asked for it exists; whoever gives
+    /// that guard back has got it from there, which orders the two. Relaxed is enough.
+    kept_until: AtomicU64,
+    /// When the present hold began, for observers.
+    pub(crate) since: Began,
     /// Written once. Release, so that whoever reads it (Acquire) also sees what the loser did before.
     lost: AtomicU8,
     /// Somebody was told that the deadline has passed; no renewal may make that untrue. Only ever set; the renewal looks
@@ -62,23 +89,20 @@ pub(crate) struct Tenure {
     /// it is written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever
     /// ended it sees the listener.
     listened: AtomicBool,
-    rest: Mutex<Rest>,
+    pub(crate) signs: Signs,
+    /// Boxed, because a tenure that no store knows of has nothing at rest, and is made with every in-process lock.
+    rest: Mutex<Option<Box<Rest>>>,
 }
 
 #[derive(Default)]
 struct Rest {
-    place: Option<Box<dyn DynPlace>>,
+    place: Spot,
     ended: bool,
+    /// Who takes the place when it comes back.
+    awaited_by: Option<oneshot::Sender<Box<dyn DynPlace>>>,
     /// Who wants to know the answer to the leave.
     on_left: Option<oneshot::Sender<backend::Result<()>>>,
-    listeners: Option<Box<Listeners>>,
-}
-
-/// Those who await the loss. Boxed, because most tenures have none.
-#[derive(Default)]
-struct Listeners {
-    wakers: Vec<(u64, Waker)>,
-    made: u64,
+    listeners: Listeners,
 }
 
 impl fmt::Debug for Tenure {
@@ -119,7 +143,10 @@ impl Tenure {
         Tenure {
             key,
             ttl,
-            load,
+            weight: AtomicU32::new(load.weight),
+            capacity: AtomicU32::new(load.capacity),
+            lowering: AtomicBool::new(false),
+            stay: Stay::default(),
             is_private: false,
             counter: grant.counter,
             hand_ons: AtomicU64::new(0),
@@ -128,10 +155,13 @@ impl Tenure {
             ask_at: AtomicU64::new(u64::MAX),
             wanted_since: AtomicU64::new(wanted_since.as_nanos()),
             wanted_from: AtomicU64::new(0),
+            kept_until: AtomicU64::new(0),
+            since: Began::default(),
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
             listened: AtomicBool::new(false),
-            rest: Mutex::new(Rest { place: Some(place), ..Rest::default() }),
+            signs: Signs::default(),
+            rest: Mutex::new(Some(Box::new(Rest { place: Spot::Resting(place), ..Rest::default() }))),
         }
     }
 
@@ -141,7 +171,10 @@ impl Tenure {
         Tenure {
             key,
             ttl,
-            load,
+            weight: AtomicU32::new(load.weight),
+            capacity: AtomicU32::new(load.capacity),
+            lowering: AtomicBool::new(false),
+            stay: Stay::default(),
             is_private: true,
             counter,
             hand_ons: AtomicU64::new(0),
@@ -150,16 +183,42 @@ impl Tenure {
             ask_at: never(),
             wanted_since: never(),
             wanted_from: AtomicU64::new(0),
+            kept_until: AtomicU64::new(0),
+            since: Began::default(),
             lost: AtomicU8::new(0),
             over: AtomicBool::new(false),
             listened: AtomicBool::new(false),
+            signs: Signs::default(),
             rest: Mutex::default(),
         }
     }
 
     /// Whether a caller who asks for this can have it as it is.
     pub(crate) fn fits(&self, ask: &Ask) -> bool {
-        self.ttl == ask.ttl && self.load == ask.load
+        self.ttl == ask.ttl && self.load() == ask.load
+    }
+
+    /// What it weighs, of what.
+    #[inline]
+    pub(crate) fn load(&self) -> Load {
+        Load::new(self.weight.load(Ordering::Relaxed), self.capacity.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_lowering(&self) -> bool {
+        self.lowering.load(Ordering::Relaxed)
+    }
+
+    /// Called by the queue alone.
+    pub(crate) fn begin_lowering(&self) {
+        self.lowering.store(true, Ordering::Relaxed);
+    }
+
+    /// It is one of readers now, with the next fence if one is left. Called by the queue alone.
+    pub(crate) fn become_shared(&self) {
+        self.weight.store(Load::READER.weight, Ordering::Relaxed);
+        self.capacity.store(Load::READER.capacity, Ordering::Relaxed);
+        self.lowering.store(false, Ordering::Relaxed);
+        self.begin_next_guard();
     }
 
     /// The fence of the present guard.
@@ -178,7 +237,23 @@ impl Tenure {
             return false;
         }
         self.hand_ons.store(next, Ordering::SeqCst);
+        self.since.reset();
         true
+    }
+
+    /// A caller has a guard, and observers are told. `true` if the hold begins with it.
+    pub(crate) fn begin_hold(&self, now: Moment) -> bool {
+        self.since.begin(now)
+    }
+
+    /// When the hold began, if observers were told so, and not of its end.
+    pub(crate) fn held_since(&self) -> Since {
+        self.since.get()
+    }
+
+    /// The hold is over: when it began, for whoever tells that.
+    pub(crate) fn end_hold(&self) -> Since {
+        self.since.end()
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -220,6 +295,18 @@ impl Tenure {
         self.ask_at.store(at.as_nanos(), Ordering::Relaxed);
     }
 
+    /// It was idle and is taken again, with the next fence nobody knows of. `false` if none is left. Called by the queue alone.
+    pub(crate) fn retake(&self) -> bool {
+        self.stay.retake();
+        self.since.reset();
+        !self.stay.take_numbered() || self.begin_next_guard()
+    }
+
+    /// Whether it can be idle, or taken again after it was.
+    pub(crate) fn is_good(&self, now: Moment) -> bool {
+        self.is_valid(now) && now.after(self.ttl / 4) < self.valid_until() && self.hand_ons() < HAND_ON_MAX
+    }
+
     /// A renewal asked for at `asked_at` was confirmed. Answers may come out of order: keep the latest.
     pub(crate) fn extend(&self, asked_at: Moment, valid_until: Moment, wanted: bool) {
         self.valid_until.fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
@@ -243,28 +330,32 @@ impl Tenure {
         self.hand_ons() - self.wanted_from.load(Ordering::Relaxed).min(self.hand_ons())
     }
 
-    pub(crate) fn lost(&self) -> Option<LostReason> {
-        match self.lost.load(Ordering::Acquire) {
-            0 => None,
-            1 => Some(LostReason::Expired),
-            2 => Some(LostReason::Taken),
-            3 => Some(LostReason::MaxHold),
-            4 => Some(LostReason::Closed),
-            5 => Some(LostReason::Released),
-            _ => Some(LostReason::Forked),
+    /// A guard of it asked to be kept until then, also if it is given back before.
+    pub(crate) fn keep_until(&self, until: Moment) {
+        self.kept_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Until when it must be kept, whoever gives it back.
+    pub(crate) fn kept_until(&self) -> Moment {
+        Moment::from_nanos(self.kept_until.load(Ordering::Relaxed))
+    }
+
+    /// Until when the store must keep it after we have gone. What others have taken is not ours to keep.
+    pub(crate) fn lingers_until(&self) -> Moment {
+        match self.lost() {
+            None | Some(LostReason::Closed | LostReason::Released) => self.kept_until(),
+            Some(_) => Moment::from_nanos(0),
         }
+    }
+
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        REASONS.get(usize::from(self.lost.load(Ordering::Acquire)).wrapping_sub(1)).copied()
     }
 
     /// Mark as lost and tell everybody who listens. Final; the first reason stays. `false` if it was lost before.
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
-        let code = match reason {
-            LostReason::Expired => 1,
-            LostReason::Taken => 2,
-            LostReason::MaxHold => 3,
-            LostReason::Closed => 4,
-            LostReason::Released => 5,
-            LostReason::Forked => 6,
-        };
+        let at = REASONS.iter().position(|it| *it == reason);
+        let code = u8::try_from(at.unwrap_or(0) + 1).unwrap_or(1);
         let first = self.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
             self.wake_listeners();
@@ -280,8 +371,11 @@ impl Tenure {
     }
 
     fn wake_listeners(&self) {
-        let listeners = locked(&self.rest).listeners.take();
-        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
+        self.at_rest(|it| std::mem::take(&mut it.listeners)).wake();
+    }
+
+    fn at_rest<T>(&self, f: impl FnOnce(&mut Rest) -> T) -> T {
+        f(locked(&self.rest).get_or_insert_default())
     }
 
     /// Resolve when the guard with this fence has lost the lock or given it back. `ticket` is the listener's own,
@@ -292,76 +386,99 @@ impl Tenure {
         ticket: &mut Option<u64>,
         cx: &Context<'_>,
     ) -> Poll<LostReason> {
-        let mut rest = locked(&self.rest);
-        self.listened.store(true, Ordering::SeqCst);
-        // The next guard's loss is not ours.
-        if Fence::new(self.counter, self.hand_ons.load(Ordering::SeqCst)) != fence {
-            return Poll::Ready(LostReason::Released);
-        }
-        if let Some(reason) = self.lost() {
-            return Poll::Ready(reason);
-        }
-        if rest.ended {
-            return Poll::Ready(LostReason::Released);
-        }
-        let Listeners { wakers, made } = &mut **rest.listeners.get_or_insert_default();
-        let mine = ticket.and_then(|id| wakers.iter_mut().find(|it| it.0 == id));
-        if let Some((_, waker)) = mine {
-            waker.clone_from(cx.waker());
-        } else {
-            *made += 1;
-            wakers.push((*made, cx.waker().clone()));
-            *ticket = Some(*made);
-        }
-        Poll::Pending
+        self.at_rest(|rest| {
+            self.listened.store(true, Ordering::SeqCst);
+            // The next guard's loss is not ours.
+            if Fence::new(self.counter, self.hand_ons.load(Ordering::SeqCst)) != fence {
+                return Poll::Ready(LostReason::Released);
+            }
+            let given_back = rest.ended.then_some(LostReason::Released);
+            if let Some(reason) = self.lost().or(given_back) {
+                return Poll::Ready(reason);
+            }
+            rest.listeners.add(ticket, cx);
+            Poll::Pending
+        })
     }
 
+    /// Nobody awaits the loss by this ticket any more.
     pub(crate) fn stop_listening(&self, ticket: u64) {
-        if let Some(listeners) = &mut locked(&self.rest).listeners {
-            listeners.wakers.retain(|it| it.0 != ticket);
-        }
+        self.at_rest(|it| it.listeners.remove(ticket));
+    }
+
+    /// Take the place as soon as it lies at rest; `None` if the tenure ends before.
+    pub(crate) async fn take_when_resting(&self) -> Option<Box<dyn DynPlace>> {
+        let (sender, receiver) = oneshot::channel();
+        let taken = self.at_rest(|rest| {
+            let taken = rest.place.take();
+            if taken.place.is_none() && !rest.ended {
+                rest.awaited_by = Some(sender);
+                return None;
+            }
+            Some(taken)
+        });
+        let Some(taken) = taken else { return receiver.await.ok() };
+        taken.waker.into_iter().for_each(Waker::wake);
+        taken.place
     }
 
     /// Take the place for a renewal; `None` if it is out already or the tenure has ended.
     pub(crate) fn take_to_renew(&self) -> Option<Box<dyn DynPlace>> {
-        locked(&self.rest).place.take()
+        let taken = self.at_rest(|it| it.place.take());
+        taken.waker.into_iter().for_each(Waker::wake);
+        taken.place
+    }
+
+    /// Let the place listen. `false` if it is not at rest, or listens already.
+    pub(crate) fn listen(&self) -> bool {
+        self.at_rest(|it| it.place.listen())
+    }
+
+    /// Resolve when the store has something to say to a holder, or when the place is needed for a verb.
+    pub(crate) fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<Heard> {
+        self.at_rest(|it| it.place.poll_heard(cx))
     }
 
     /// Bring the place back from a renewal.
     pub(crate) fn bring_back(&self, place: Box<dyn DynPlace>) -> Returned {
-        let mut rest = locked(&self.rest);
-        if rest.ended {
-            return Returned::Ended(place);
-        }
-        rest.place = Some(place);
-        Returned::Resting
+        self.at_rest(|rest| {
+            if rest.ended {
+                return Returned::Ended(place);
+            }
+            rest.place = match rest.awaited_by.take() {
+                Some(next) => next.send(place).map_or_else(Spot::Resting, |()| Spot::Out),
+                None => Spot::Resting(place),
+            };
+            Returned::Resting
+        })
     }
 
     /// End the tenure.
     pub(crate) fn end(&self) -> End {
-        let mut rest = locked(&self.rest);
-        rest.ended = true;
-        let listeners = rest.listeners.take();
-        let end = match rest.place.take() {
+        let (taken, listeners) = self.at_rest(|rest| {
+            rest.ended = true;
+            rest.awaited_by = None;
+            (rest.place.take(), std::mem::take(&mut rest.listeners))
+        });
+        taken.waker.into_iter().for_each(Waker::wake);
+        listeners.wake();
+        match taken.place {
             Some(place) => End::Leave(place),
             None if self.is_private => End::Nothing,
             None => End::Out,
-        };
-        drop(rest);
-        listeners.into_iter().flat_map(|it| it.wakers).for_each(|(_, waker)| waker.wake());
-        end
+        }
     }
 
     /// Hear the answer to a leave that somebody else will do.
     pub(crate) fn when_left(&self) -> oneshot::Receiver<backend::Result<()>> {
         let (sender, receiver) = oneshot::channel();
-        locked(&self.rest).on_left = Some(sender);
+        self.at_rest(|it| it.on_left = Some(sender));
         receiver
     }
 
     /// Tell whoever waits in [`Tenure::when_left`].
     pub(crate) fn tell_left(&self, answer: backend::Result<()>) {
-        if let Some(sender) = locked(&self.rest).on_left.take() {
+        if let Some(sender) = self.at_rest(|it| it.on_left.take()) {
             let _ = sender.send(answer);
         }
     }

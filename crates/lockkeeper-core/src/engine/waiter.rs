@@ -1,6 +1,7 @@
-//! One caller in a line: what it asks for, and what it is called for.
+//! Callers in a line: what each asks for and is called for, and all of them in their order.
 
-use std::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use crate::engine::ask::Ask;
@@ -62,6 +63,66 @@ impl Waiter {
                 *slot = Slot::Waiting(Some(cx.waker().clone()));
                 Poll::Pending
             }
+        }
+    }
+}
+
+/// Those who wait. Boxed, because most lines have none.
+#[derive(Default)]
+pub(super) struct Waiters(Option<Box<Crowd>>);
+
+#[derive(Default)]
+struct Crowd {
+    line: VecDeque<Arc<Waiter>>,
+    tickets: u64,
+}
+
+impl Waiters {
+    /// As if it were dropped, but in the caller's own code: see [`Line::end`](super::line::Line::end).
+    #[inline]
+    pub(super) fn end(self) {
+        if let Some(crowd) = self.0 {
+            drop(crowd);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Waiter>> {
+        self.0.iter().flat_map(|it| it.line.iter())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |it| it.line.len())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn front(&self) -> Option<&Arc<Waiter>> {
+        self.0.as_ref()?.line.front()
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Arc<Waiter>> {
+        self.0.as_mut()?.line.pop_front()
+    }
+
+    pub(super) fn stand(&mut self, ask: &Ask) -> Arc<Waiter> {
+        let crowd = self.0.get_or_insert_default();
+        crowd.tickets += 1;
+        let waiter = Arc::new(Waiter::new(ask.clone(), crowd.tickets));
+        crowd.line.push_back(waiter.clone());
+        waiter
+    }
+
+    pub(super) fn position(&self, waiter: &Waiter) -> Option<usize> {
+        let line = &self.0.as_ref()?.line;
+        let at = line.binary_search_by_key(&waiter.ticket, |it| it.ticket).ok()?;
+        std::ptr::eq(Arc::as_ptr(&line[at]), waiter).then_some(at)
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        if let Some(crowd) = &mut self.0 {
+            crowd.line.remove(at);
         }
     }
 }

@@ -39,10 +39,15 @@ impl Total {
 
 /// How many of a line, counted from its front, are inside.
 pub fn inside(line: &[Load]) -> usize {
+    inside_of(line.iter().copied())
+}
+
+/// The same for a line that is nowhere in one piece.
+pub(crate) fn inside_of(line: impl IntoIterator<Item = Load>) -> usize {
     let mut total = Total::NOTHING;
-    line.iter()
+    line.into_iter()
         .take_while(|it| {
-            total = total.and(**it);
+            total = total.and(*it);
             total.fits()
         })
         .count()

@@ -56,8 +56,7 @@ impl Record {
         let number = |name: &str| field(name)?.parse().ok();
         let load = Load::new(number("weight")?, number("capacity")?);
         let (host, pid) = (field("host").map(unescaped)?, number("pid")?);
-        let label =
-            Label { host, pid, owner: field("owner").map(unescaped), note: field("note").map(unescaped) };
+        let label = Label::new(host, pid, field("owner").map(unescaped), field("note").map(unescaped));
         Some(Record { key: Key::new(field("key")?).ok()?, load, label })
     }
 }
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_record_survives_the_trip_through_text() {
-        let label = Label { host: "h\\n\nx".into(), pid: 7, owner: Some("a\r\nkey=b".into()), note: None };
+        let label = Label::new("h\\n\nx", 7, Some("a\r\nkey=b".into()), None);
         let claim =
             Claim::known_as(ClaimId::from_bytes([1; 16]), Key::new("a=b/é").unwrap(), Duration::from_secs(1))
                 .load(Load::new(2, u32::MAX))

@@ -61,7 +61,7 @@ impl Form {
     /// The settings after the `?` of a URL.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if one stands there twice.
+    /// [`Error::Invalid`] if one is given more than once.
     pub fn settings<'u>(&self, query: &'u str) -> Result<Settings<'u>, Error> {
         let pairs = query.split('&').filter(|it| !it.is_empty());
         let given: Vec<_> = pairs.map(|it| it.split_once('=').unwrap_or((it, ""))).collect();
@@ -70,7 +70,7 @@ impl Form {
         if let Some((_, twice)) =
             names.enumerate().find(|(at, it)| settings.given[..*at].iter().any(|b| b.0 == *it))
         {
-            return Err(self.wrong(format!("{} stands there twice", settings.shown(twice))));
+            return Err(self.wrong(format!("{} is given more than once", settings.shown(twice))));
         }
         Ok(settings)
     }
@@ -164,12 +164,12 @@ impl<'u> Settings<'u> {
         Err(self.form.wrong(format!("`{name}` cannot be {}; write {right}", self.shown(&text))))
     }
 
-    /// A span of time that is longer than nothing, such as `500ms`.
+    /// A duration greater than 0, such as `500ms`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn span(&mut self, name: &'static str) -> Result<Option<Duration>, Error> {
-        self.read(name, "a span such as `500ms`, `2s` or `1m`", span_of)
+        self.read(name, "a duration such as `500ms`, `2s` or `1m`", span_of)
     }
 
     /// `yes` or `on`, `no` or `off`.
@@ -277,7 +277,7 @@ impl<'u> Settings<'u> {
     }
 }
 
-/// A span of time that is longer than nothing, such as `500ms`, `2s` or `1m 30s`.
+/// A duration greater than 0, such as `500ms`, `2s` or `1m 30s`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -336,7 +336,7 @@ mod tests {
         }
         assert!(said("create=maybe", |it| it.flag("create")).contains("`yes` or `no`"));
         assert!(said("rows=-1", |it| it.number::<u8>("rows")).contains("a number"));
-        assert!(said("a=1&b=2&a=3", |it| it.text("a")).contains("`a` stands there twice"));
+        assert!(said("a=1&b=2&a=3", |it| it.text("a")).contains("`a` is given more than once"));
         assert!(
             said("busy_wait=1s", |it| it.renamed("busy_wait", "timeout")).contains("it is called `timeout`")
         );

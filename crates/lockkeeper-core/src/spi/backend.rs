@@ -1,4 +1,4 @@
-//! The SPI: what a store must do to keep locks. Written by backend authors, called by the engine alone.
+//! The SPI: what a store must do to keep locks. Written by backend authors, called by the engine, and by stores that are made of stores.
 //!
 //! # Contract
 //!
@@ -11,7 +11,7 @@
 //! 5. [`Place::changed`] may be early, late, silent, or dropped half-way.
 //! 6. [`Place::leave`] is legal in every state, and twice.
 //! 7. [`Place::renew`] never acquires.
-//! 8. Counters grow strictly from grant to grant of one key.
+//! 8. Counters grow strictly from grant to grant of one key. Those of claims that enter together differ, in any order.
 //! 9. `valid_for` is never optimistic: it counts from when the verb was called.
 //! 10. A place unheard of for its ttl is forgotten.
 //! 11. If the profile says FIFO, the first `turn` that answered `Wait` decides the order.
@@ -20,15 +20,27 @@
 //!     cancelled. No verb but `changed` is ever dropped half-way.
 //! 14. A claim that can never fit ([`Load::can_fit`](crate::Load::can_fit)) is refused with a permanent fault, and
 //!     leaves nothing behind.
+//! 15. Where the profile says FIFO, claims at the front of the line that fit together enter together: none of them waits
+//!     until another was told.
+//! 16. Memos, where there are any, keep the contract of [`memos`](crate::memos).
+//! 17. Where the profile says lingering, [`Place::linger`] keeps the lock for that time and no longer.
+//! 18. Where the profile says lowering, [`Place::lower`] makes what is held weigh less where it stands: those who fit beside
+//!     it now enter, in their order, and nobody gets in between. What is not held is not acquired by it.
+//! 19. Where the profile says notifying, [`Place::changed`] of a place that holds resolves when somebody begins to wait, also
+//!     if that was before it was called.
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::spi::claim::Claim;
+use crate::spi::claim::{Claim, Load};
 pub use crate::spi::fault::{Fault, FaultKind, Result};
+use crate::spi::inspect::DynInspect;
+use crate::spi::memos::DynMemos;
+pub use crate::spi::profile::{Lease, Order, Profile, Reach, Rooms};
+use tokio::sync::watch;
 
 /// A store in which locks live.
 ///
@@ -100,6 +112,25 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn is_private(&self) -> bool {
         false
     }
+
+    /// The store's memos, if it can keep any: small durable values, on which jobs that run once, elections, latches and
+    /// barriers stand. `None`, the default, refuses those.
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        None
+    }
+
+    /// The operator's view of the same store. Asked who holds a lock when somebody who makes traces waits for it, so that the
+    /// two can be linked. `None`, the default, links nobody.
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        None
+    }
+
+    /// Changes when something that is held may be lost, such as when the connection broke that keeps it: the locker then
+    /// renews everything at once, and tells what is lost, instead of waiting until the next renewal is due. A hint; `None`,
+    /// the default, where renewals are soon enough.
+    fn alarm(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
 }
 
 /// One claim's place in one line, from `enter` to `leave`.
@@ -141,7 +172,8 @@ pub trait Place: Send + 'static {
     fn turn(&mut self) -> impl Future<Output = Result<Turn>> + Send;
 
     /// Resolve when asking again is worthwhile: our turn may have come; or, while we hold, somebody
-    /// wants it or it is in doubt. May be early, late or never.
+    /// wants it or it is in doubt. May be early, late or never. Whoever holds is listened to on the keeper's own
+    /// thread, where the profile says [`notifying`](Profile::notifying).
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Extend what we hold. Never acquires.
@@ -149,6 +181,29 @@ pub trait Place: Send + 'static {
 
     /// Give up the lock, or the place, or nothing at all. Idempotent, legal in every state.
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Give up what we hold when `span` has passed, and not before: the store keeps it that long without hearing from us,
+    /// whatever the ttl was. Idempotent; nothing happens if it is not ours any more. Only asked of stores whose profile says
+    /// [`lingering`](Profile::lingering).
+    fn linger(&mut self, span: Duration) -> impl Future<Output = Result<()>> + Send {
+        let _ = span;
+        async {
+            Err(Fault::permanent(
+                "this store",
+                "giving the lock back later",
+                "it cannot keep a lock for nobody",
+            ))
+        }
+    }
+
+    /// Hold less of the room from now on: what we hold counts as `load`, which weighs no more than before in a room no
+    /// smaller. `false` if it is not ours any more, which is final. Idempotent, never acquires. Only asked of stores whose
+    /// profile says [`lowering`](Profile::lowering).
+    fn lower(&mut self, load: Load) -> impl Future<Output = Result<bool>> + Send {
+        let _ = load;
+        let what = "it cannot make what is held weigh less";
+        async move { Err(Fault::permanent("this store", "sharing what is held", what)) }
+    }
 
     /// For stores inside this process: the answer of `turn` at once, without a future. `now` is the present
     /// moment of the clock that locker and store share.
@@ -165,137 +220,6 @@ pub trait Place: Send + 'static {
     }
 }
 
-/// What a store promises. The suite tests what is claimed here; requests that ask for more are refused.
-///
-/// ```
-/// use lockkeeper_core::backend::{Lease, Order, Reach, Rooms};
-/// use lockkeeper_core::{Locker, Memory};
-///
-/// let profile = Locker::new(Memory::default()).profile();
-/// assert_eq!((profile.name, profile.order, profile.reach), ("memory", Order::Fifo, Reach::Process));
-/// assert_eq!((profile.rooms, profile.lease), (Rooms::Weighted, Lease::Claim));
-/// assert!(profile.ttl_min <= profile.ttl_max);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Profile {
-    /// The backend's name in errors and events, such as `"sqlite"`.
-    pub name: &'static str,
-    /// Who comes first.
-    pub order: Order,
-    /// Which claims the store can hold.
-    pub rooms: Rooms,
-    /// How far the lock reaches.
-    pub reach: Reach,
-    /// What the store forgets when it does not hear from us.
-    pub lease: Lease,
-    /// The shortest ttl that can be had.
-    pub ttl_min: Duration,
-    /// The longest ttl that can be had.
-    pub ttl_max: Duration,
-}
-
-impl Profile {
-    /// The least that a store can promise: whoever asks at the right moment is served, mutexes only, each claim
-    /// expires by itself, and a ttl between ten milliseconds and a year. The methods add to it.
-    ///
-    /// ```
-    /// use lockkeeper_core::backend::{Lease, Order, Profile, Reach, Rooms};
-    /// # use std::time::Duration;
-    ///
-    /// let profile = Profile::new("notary", Reach::Network).fifo().weighted().ttl(Duration::from_secs(1), Duration::MAX);
-    /// assert_eq!((profile.order, profile.rooms, profile.lease), (Order::Fifo, Rooms::Weighted, Lease::Claim));
-    /// ```
-    pub const fn new(name: &'static str, reach: Reach) -> Self {
-        Profile {
-            name,
-            order: Order::Barging,
-            rooms: Rooms::MutexOnly,
-            reach,
-            lease: Lease::Claim,
-            ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
-        }
-    }
-
-    /// First come, first served.
-    #[must_use]
-    pub const fn fifo(mut self) -> Self {
-        self.order = Order::Fifo;
-        self
-    }
-
-    /// Any weight and capacity.
-    #[must_use]
-    pub const fn weighted(mut self) -> Self {
-        self.rooms = Rooms::Weighted;
-        self
-    }
-
-    /// What expires is the process's session, and with it everything the process holds.
-    #[must_use]
-    pub const fn by_session(mut self) -> Self {
-        self.lease = Lease::Session;
-        self
-    }
-
-    /// The shortest and the longest ttl that can be had.
-    #[must_use]
-    pub const fn ttl(mut self, min: Duration, max: Duration) -> Self {
-        (self.ttl_min, self.ttl_max) = (min, max);
-        self
-    }
-
-    /// The same promises under another name, for a store around another.
-    #[must_use]
-    pub const fn named(mut self, name: &'static str) -> Self {
-        self.name = name;
-        self
-    }
-}
-
-/// Who comes first in a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Order {
-    /// First come, first served.
-    Fifo,
-    /// Whoever asks at the right moment.
-    Barging,
-}
-
-/// Which claims a store can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rooms {
-    /// Any weight and capacity.
-    Weighted,
-    /// Weight 1 of capacity 1 only.
-    MutexOnly,
-}
-
-/// How far a lock reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reach {
-    /// This process.
-    Process,
-    /// All processes of this host.
-    Host,
-    /// Every host that can reach the store.
-    Network,
-}
-
-/// What expires when the store does not hear from us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Lease {
-    /// Each claim by itself, by its own ttl.
-    Claim,
-    /// The process's session, and with it everything the process holds.
-    Session,
-}
-
 /// The answer to [`Place::turn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -308,6 +232,10 @@ pub enum Turn {
         recheck: Duration,
         /// How many claims stand before us, where the store can tell cheaply.
         ahead: Option<u64>,
+        /// [Another capacity](Load::differing) than ours that others name, where the store can tell cheaply.
+        theirs: Option<u32>,
+        /// We do not stand in line: this process waits for as many names as it may, and names take turns.
+        crowded: bool,
     },
 }
 
@@ -319,11 +247,37 @@ impl Turn {
     /// # use std::time::Duration;
     /// use lockkeeper_core::backend::Turn;
     ///
-    /// let turn = Turn::wait(Duration::from_secs(3), Some(1));
-    /// assert!(matches!(turn, Turn::Wait { ahead: Some(1), .. }));
+    /// let turn = Turn::wait(Duration::from_secs(3), Some(1)).theirs(Some(8));
+    /// assert!(matches!(turn, Turn::Wait { ahead: Some(1), theirs: Some(8), .. }));
     /// ```
     pub const fn wait(recheck: Duration, ahead: Option<u64>) -> Self {
-        Turn::Wait { recheck, ahead }
+        Turn::Wait { recheck, ahead, theirs: None, crowded: false }
+    }
+
+    /// Others name this capacity, which is not ours.
+    #[must_use]
+    pub const fn theirs(mut self, capacity: Option<u32>) -> Self {
+        if let Turn::Wait { theirs, .. } = &mut self {
+            *theirs = capacity;
+        }
+        self
+    }
+
+    /// We do not stand in line: this process waits for as many names as it may, and names take turns.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockkeeper_core::backend::Turn;
+    ///
+    /// let turn = Turn::wait(Duration::from_millis(20), None).crowded();
+    /// assert!(matches!(turn, Turn::Wait { crowded: true, .. }));
+    /// ```
+    #[must_use]
+    pub const fn crowded(mut self) -> Self {
+        if let Turn::Wait { crowded, .. } = &mut self {
+            *crowded = true;
+        }
+        self
     }
 }
 
@@ -413,74 +367,5 @@ impl Renewal {
             *sent_at = Some(at);
         }
         self
-    }
-}
-
-// ===== The erased twin: the one place where futures are boxed =====
-
-pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// A place that moves into its verb and comes back with the answer, so that whoever holds the future
-/// holds the place: a caller that goes away can hand both to the keeper's thread.
-pub(crate) type Step<T> = BoxFuture<(Box<dyn DynPlace>, Result<T>)>;
-
-/// [`Backend`] without its type, so that a locker can hold any.
-pub(crate) trait DynBackend: fmt::Debug + Send + Sync {
-    fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace>;
-    fn is_private_dyn(&self) -> bool;
-}
-
-/// [`Place`] without its type.
-pub(crate) trait DynPlace: Send {
-    fn turn_dyn(self: Box<Self>) -> Step<Turn>;
-    fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    fn renew_dyn(self: Box<Self>) -> Step<Renewal>;
-    fn leave_dyn(self: Box<Self>) -> Step<()>;
-    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn>;
-    fn leave_at_once_dyn(&mut self) -> bool;
-}
-
-impl<B: Backend> DynBackend for B {
-    fn enter_dyn(&self, claim: Claim) -> Box<dyn DynPlace> {
-        Box::new(self.enter(claim))
-    }
-
-    fn is_private_dyn(&self) -> bool {
-        self.is_private()
-    }
-}
-
-impl<P: Place> DynPlace for P {
-    fn turn_dyn(mut self: Box<Self>) -> Step<Turn> {
-        Box::pin(async move {
-            let answer = self.turn().await;
-            (self as Box<dyn DynPlace>, answer)
-        })
-    }
-
-    fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.changed())
-    }
-
-    fn renew_dyn(mut self: Box<Self>) -> Step<Renewal> {
-        Box::pin(async move {
-            let answer = self.renew().await;
-            (self as Box<dyn DynPlace>, answer)
-        })
-    }
-
-    fn leave_dyn(mut self: Box<Self>) -> Step<()> {
-        Box::pin(async move {
-            let answer = self.leave().await;
-            (self as Box<dyn DynPlace>, answer)
-        })
-    }
-
-    fn turn_at_once_dyn(&mut self, now: Moment) -> Option<Turn> {
-        self.turn_at_once(now)
-    }
-
-    fn leave_at_once_dyn(&mut self) -> bool {
-        self.leave_at_once()
     }
 }

@@ -11,6 +11,7 @@ use lockkeeper_fork::Origin;
 use crate::error::Error;
 use crate::key::Key;
 use crate::spi::fault::Fault;
+use crate::spi::trace::TraceContext;
 
 /// What a backend needs to know to take a place in line. Made by the keeper, read by backends.
 ///
@@ -162,6 +163,40 @@ impl Load {
         }
     }
 
+    /// The stronger of two wishes for one name: alone before shared, more permits before fewer.
+    #[must_use]
+    pub fn stronger(self, other: Load) -> Self {
+        match (self.is_exclusive(), other.is_exclusive()) {
+            (true, _) => self,
+            (false, true) => other,
+            (false, false) => Load::new(self.weight.max(other.weight), self.capacity.min(other.capacity)),
+        }
+    }
+
+    /// Whether it is about permits, which are counted: no mutex, and neither reader nor writer.
+    pub const fn is_counted(self) -> bool {
+        1 < self.capacity && self.capacity < u32::MAX
+    }
+
+    /// The smallest capacity that others name for a room whose permits are counted, if it is not ours.
+    ///
+    /// ```
+    /// use lockkeeper_core::Load;
+    ///
+    /// let ours = Load::new(1, 5);
+    /// assert!(ours.is_counted());
+    /// assert_eq!(ours.differing([Load::new(2, 5), Load::new(1, 8), Load::new(1, 7)]), Some(7));
+    /// assert_eq!(ours.differing([Load::READER, Load::MUTEX]), None); // they count nothing
+    /// assert_eq!(Load::READER.differing([ours]), None);
+    /// ```
+    pub fn differing(self, others: impl IntoIterator<Item = Load>) -> Option<u32> {
+        if !self.is_counted() {
+            return None;
+        }
+        let differs = |it: &Load| it.is_counted() && it.capacity != self.capacity;
+        others.into_iter().filter(differs).map(|it| it.capacity).min()
+    }
+
     /// Whether such a claim can ever be let in: it weighs something, and no more than the room holds.
     pub const fn can_fit(self) -> bool {
         0 < self.weight && self.weight <= self.capacity
@@ -174,8 +209,8 @@ impl fmt::Display for Load {
     }
 }
 
-/// The name of a claim in its store: 128 random bits from the operating system, or, where no other process can
-/// reach the store, a number that this process has not used before.
+/// What a claim is known by: 128 random bits from the operating system, or, where no other process can reach the
+/// store, a number that this process has not used before. A store that names its claims itself (etcd) does not keep it.
 ///
 /// ```
 /// # fn main() -> Result<(), lockkeeper_core::Error> {
@@ -286,27 +321,85 @@ pub struct Label {
     pub owner: Option<String>,
     /// What the caller wanted to say.
     pub note: Option<String>,
+    /// The span from which it asked, if that is recorded.
+    pub trace: Option<TraceContext>,
+    /// What it holds may stay with its process while nobody has it: a warm lock, which may be idle.
+    pub warm: bool,
 }
+
+/// The end of a note of whoever keeps its lock warm, before a trace.
+const WARM: &str = "lockkeeper.warm";
 
 impl Label {
     /// The label of a process, read back from a store.
     pub fn new(host: impl Into<String>, pid: u32, owner: Option<String>, note: Option<String>) -> Self {
-        Label { host: host.into(), pid, owner, note }
+        let (note, trace) = note.map(TraceContext::out_of).unwrap_or_default();
+        let (note, warm) = note.map(warm_out_of).unwrap_or_default();
+        Label { host: host.into(), pid, owner, note, trace, warm }
     }
 
     /// The label of this process.
     pub fn of_this_process() -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Label { host, pid: std::process::id(), owner: None, note: None }
+        Label { host, pid: std::process::id(), ..Label::default() }
     }
 
     /// The same label with an owner's name and a note, each cut to [`LABEL_BYTES_MAX`].
     #[must_use]
     pub fn with(&self, owner: Option<&str>, note: Option<&str>) -> Self {
-        let end = |it: &str| (0..=LABEL_BYTES_MAX.min(it.len())).rev().find(|at| it.is_char_boundary(*at));
-        let cut = |it: &str| it[..end(it).unwrap_or(0)].to_owned();
-        Label { host: self.host.clone(), pid: self.pid, owner: owner.map(cut), note: note.map(cut) }
+        let cut = |it: &str| cut(it, LABEL_BYTES_MAX).to_owned();
+        Label { owner: owner.map(cut), note: note.map(cut), trace: None, ..self.clone() }
     }
+
+    /// The same label, made ready for a store: with the span from which the lock is asked for, also at the end of the note,
+    /// where it survives the way through every store. A note that leaves no room for it is cut. [`Label::new`] takes it
+    /// out again.
+    ///
+    /// ```
+    /// use lockkeeper_core::Label;
+    /// use lockkeeper_core::observe::TraceContext;
+    ///
+    /// let span = TraceContext::new([0x4b; 16], [0xf0; 8]);
+    /// let kept = Label::of_this_process().with(None, Some("release 1.4")).traced(span);
+    /// let seen = Label::new(kept.host, kept.pid, kept.owner, kept.note);
+    /// assert_eq!((seen.note.as_deref(), seen.trace), (Some("release 1.4"), Some(span)));
+    /// ```
+    #[must_use]
+    pub fn traced(&self, trace: TraceContext) -> Self {
+        self.made_ready(Some(trace), false)
+    }
+
+    /// The same label, made ready for a store: what a reader shall know besides is at the end of the note.
+    pub(crate) fn made_ready(&self, trace: Option<TraceContext>, warm: bool) -> Self {
+        let mut tail = trace.map(TraceContext::in_note);
+        if warm {
+            tail = Some(tail.map_or_else(|| WARM.to_owned(), |it| format!("{WARM} {it}")));
+        }
+        let Some(tail) = tail else { return self.clone() };
+        let written = self.note.as_deref().map(|it| cut(it, LABEL_BYTES_MAX - tail.len() - 1));
+        let note = written.map_or_else(|| tail.clone(), |it| format!("{it} {tail}"));
+        Label { note: Some(note), trace, warm, ..self.clone() }
+    }
+
+    /// The same label for a store inside this process, where nothing needs to be written.
+    pub(crate) fn warmed(&self) -> Self {
+        Label { warm: true, ..self.clone() }
+    }
+}
+
+/// What the caller wrote into a note, and whether the lock may be idle.
+fn warm_out_of(note: String) -> (Option<String>, bool) {
+    match note.strip_suffix(WARM) {
+        Some("") => (None, true),
+        Some(written) if written.ends_with(' ') => (Some(written[..written.len() - 1].to_owned()), true),
+        _ => (Some(note), false),
+    }
+}
+
+/// As much of a text as fits, to the end of a character.
+fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]
@@ -336,6 +429,30 @@ mod tests {
     #[test]
     fn a_long_note_is_cut_at_a_character() {
         let label = Label::of_this_process().with(None, Some(&"é".repeat(LABEL_BYTES_MAX)));
-        assert_eq!(label.note.unwrap().len(), LABEL_BYTES_MAX);
+        assert_eq!(label.note.as_ref().unwrap().len(), LABEL_BYTES_MAX);
+        let (span, written) = (TraceContext::new([1; 16], [2; 8]), label.note.clone().unwrap());
+        let kept = label.traced(span);
+        assert!(kept.note.as_ref().unwrap().len() <= LABEL_BYTES_MAX, "{kept:?}");
+        let seen = Label::new(kept.host, kept.pid, kept.owner, kept.note);
+        assert!(written.starts_with(&seen.note.unwrap()) && seen.trace == Some(span));
+    }
+
+    #[test]
+    fn that_a_lock_may_be_idle_survives_the_trip_through_a_note() {
+        let span = TraceContext::new([1; 16], [2; 8]);
+        let notes = [None, Some("import".to_owned()), Some("é".repeat(LABEL_BYTES_MAX))];
+        for (note, trace) in notes.into_iter().flat_map(|it| [(it.clone(), None), (it, Some(span))]) {
+            let label = Label::of_this_process().with(None, note.as_deref());
+            let kept = label.made_ready(trace, true);
+            assert!(kept.note.as_ref().unwrap().len() <= LABEL_BYTES_MAX, "{kept:?}");
+            let seen = Label::new(kept.host, kept.pid, kept.owner, kept.note);
+            assert!(seen.warm && seen.trace == trace, "{seen:?}");
+            assert_eq!(seen.note.is_some(), note.is_some());
+            assert!(label.note.unwrap_or_default().starts_with(&seen.note.unwrap_or_default()));
+        }
+        for note in ["", "lockkeeper.warm is on", "xlockkeeper.warm"] {
+            let seen = Label::new("host", 1, None, Some(note.to_owned()));
+            assert_eq!((seen.note.as_deref(), seen.warm), (Some(note), false));
+        }
     }
 }

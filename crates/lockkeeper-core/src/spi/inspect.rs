@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::spi::backend::Result;
 use crate::spi::claim::{Label, Load};
+use crate::spi::fault::Result;
 
 /// The operator's view of a store. Every backend implements it beside [`Backend`](crate::backend::Backend).
 ///
@@ -48,8 +48,45 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// Those who wait keep their places. The next grant has a larger counter. Answers who lost it.
     fn break_lock(&self, key: &Key) -> impl Future<Output = Result<Vec<Occupant>>> + Send;
 
+    /// Take the lock away from the holder with this fence, as [`list`](Inspect::list) or [`show`](Inspect::show) told it, and from
+    /// nobody else: whoever got it in the meantime keeps it, and so do those who share it.
+    ///
+    /// Comparing and taking away are one step. A store that cannot do that leaves this out.
+    fn break_holder(&self, key: &Key, fence: Fence) -> impl Future<Output = Result<Broken>> + Send {
+        let _ = (key, fence);
+        std::future::ready(Ok(Broken::Unsupported))
+    }
+
     /// What about this store's settings endangers locks.
     fn doctor(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
+}
+
+/// What came of [`Inspect::break_holder`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockkeeper_core::inspect::{Broken, Inspect};
+/// use lockkeeper_core::{Locker, Memory};
+///
+/// let store = Memory::default();
+/// let locker = Locker::new(store.clone());
+/// let seen = locker.lock("orders/42").await?.fence(); // and given back at once
+/// let guard = locker.lock("orders/42").await?;
+/// assert_eq!(store.break_holder(guard.key(), seen).await?, Broken::Changed);
+/// assert!(matches!(store.break_holder(guard.key(), guard.fence()).await?, Broken::Lost(_)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Broken {
+    /// The holder that was meant, which has lost the lock.
+    Lost(Occupant),
+    /// Nobody holds the lock by that fence any more. Nothing was changed.
+    Changed,
+    /// The store cannot compare and take away in one step. Nothing was changed.
+    Unsupported,
 }
 
 /// A lock as the store sees it.
@@ -220,7 +257,7 @@ pub enum Severity {
     Fine,
     /// Locks work; something is weaker than it could be.
     Warning,
-    /// Locks can be lost or given twice.
+    /// Locks can be lost, or held by two at once.
     Danger,
 }
 
@@ -246,6 +283,8 @@ pub trait DynInspect: fmt::Debug + Send + Sync + 'static {
     fn show<'a>(&'a self, key: &'a Key) -> Boxed<'a, Option<LockInfo>>;
     /// See [`Inspect::break_lock`].
     fn break_lock<'a>(&'a self, key: &'a Key) -> Boxed<'a, Vec<Occupant>>;
+    /// See [`Inspect::break_holder`].
+    fn break_holder<'a>(&'a self, key: &'a Key, fence: Fence) -> Boxed<'a, Broken>;
     /// See [`Inspect::doctor`].
     fn doctor(&self) -> Boxed<'_, Vec<Finding>>;
 }
@@ -261,6 +300,10 @@ impl<I: Inspect> DynInspect for I {
 
     fn break_lock<'a>(&'a self, key: &'a Key) -> Boxed<'a, Vec<Occupant>> {
         Box::pin(Inspect::break_lock(self, key))
+    }
+
+    fn break_holder<'a>(&'a self, key: &'a Key, fence: Fence) -> Boxed<'a, Broken> {
+        Box::pin(Inspect::break_holder(self, key, fence))
     }
 
     fn doctor(&self) -> Boxed<'_, Vec<Finding>> {

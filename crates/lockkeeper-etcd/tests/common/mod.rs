@@ -40,6 +40,9 @@ impl Quorum for Servers {
 
     const HAND_OFF_IN_A_LONG_LINE: u64 = 2;
 
+    // The two watches that stand for the line, and the two of whoever is far behind and watches the one that left.
+    const TOLD_OF_A_RELEASE: u64 = 4;
+
     async fn start(nodes: usize) -> Self {
         if nodes == 1 {
             // The shortest lease is then one second.

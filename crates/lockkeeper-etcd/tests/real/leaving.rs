@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_etcd::Etcd;
+use lockkeeper_etcd::{Etcd, EtcdPlace};
 use lockkeeper_servers::process::{KitError, eventually};
 use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
 use lockkeeper_servers::quorum::{PATIENCE, Quorum, claim};
@@ -56,4 +56,52 @@ async fn a_place_that_is_dropped_in_the_middle_of_its_request_leaves_by_itself()
     proxy.set(Direction::ToClient, Rule::Pass);
     is_free(&observer).await;
     warm.leave().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_lingers_outlives_its_process_and_keeps_its_place() {
+    let servers = Servers::start(1).await;
+    let (backend, other) = (
+        Etcd::connect(&servers.url_of_all(TTL)).await.unwrap(),
+        Etcd::connect(&servers.url_of_all(TTL)).await.unwrap(),
+    );
+    let (mut held, mut waits) = (backend.enter(claim("job", TTL)), other.enter(claim("job", TTL)));
+    assert!(matches!(held.turn().await.unwrap(), Turn::Held(_)));
+    assert!(matches!(waits.turn().await.unwrap(), Turn::Wait { .. }));
+    held.linger(TTL * 60).await.unwrap();
+    held.linger(TTL * 60).await.unwrap();
+    held.leave().await.unwrap();
+    // As a process that ends: its sessions end with it.
+    drop((held, backend));
+    let key = Key::new("job").unwrap();
+    let info = Inspect::show(&other, &key).await.unwrap().unwrap();
+    let [holder] = &info.holders[..] else { panic!("it goes too early: {info:?}") };
+    assert!(TTL * 30 < holder.valid_for, "it goes too early: in {:?}", holder.valid_for);
+    assert!(matches!(waits.turn().await.unwrap(), Turn::Wait { ahead: Some(1), .. }));
+    // An operator can end it, as any other.
+    assert_eq!(Inspect::break_lock(&other, &key).await.unwrap().len(), 1);
+    until_held(&mut waits).await;
+    waits.leave().await.unwrap();
+}
+
+#[tokio::test]
+async fn its_own_process_waits_for_what_lingers_as_any_other_and_no_longer_than_was_said() {
+    let servers = Servers::start(1).await;
+    let backend = Etcd::connect(&servers.url_of_all(TTL)).await.unwrap();
+    let (mut held, mut again) = (backend.enter(claim("job", TTL)), backend.enter(claim("job", TTL)));
+    assert!(matches!(held.turn().await.unwrap(), Turn::Held(_)));
+    // Far less than the shortest lease of a server, and than any look of its own.
+    held.linger(Duration::from_millis(300)).await.unwrap();
+    until_held(&mut again).await;
+    again.leave().await.unwrap();
+    is_free(&backend).await;
+}
+
+async fn until_held(place: &mut EtcdPlace) {
+    let held = async {
+        while !matches!(place.turn().await.unwrap(), Turn::Held(_)) {
+            place.changed().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, held).await.unwrap();
 }

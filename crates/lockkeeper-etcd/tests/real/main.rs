@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod fences;
 mod leaving;
+mod listening;
 mod operator;
 mod rights;
 mod silence;

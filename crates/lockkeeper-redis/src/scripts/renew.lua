@@ -45,7 +45,7 @@ for i, main in ipairs(KEYS) do
       digit = is_wanted(m) and '2' or '1'
       redis.call('HSET', who, me, string.sub(record, 1, 10) .. struct.pack('>d', expiry) .. string.sub(record, 19))
       redis.call('ZADD', main .. ':in', expiry, me)
-      for _, key in ipairs({ main, who, main .. ':in' }) do
+      for _, key in ipairs({ main, who, main .. ':in', main .. ':line' }) do
         live_at_least(key, ttl + 10)
       end
     end

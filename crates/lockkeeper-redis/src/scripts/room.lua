@@ -1,4 +1,4 @@
--- The admission rule, shared by `turn`, `leave` and `break`. Expects main, mark, m, now.
+-- The admission rule, shared by `turn`, `leave`, `lower` and `break`. Expects main, mark, m, now.
 --
 --   main        string   state of the lock, one of
 --     H record           exactly one holder
@@ -16,7 +16,8 @@
 --   The flag of main is 1 while somebody stands in line, 2 while somebody is gone, 3 while both are true; only 0
 --   is left to the short ways of `turn` and `leave`. Unless it is 0, a sole holder's record is followed by the tick
 --   until which all keys live, so that nobody has to ask each of them. The flag of a waiter is 1 while its
---   process does not listen: it keeps its place but is passed over. Times are ticks of 10 µs since 2020, because a
+--   process does not listen: it keeps its place but is passed over, until it asks again. From then on its flag is 2, and the
+--   room is kept for it: whoever is alive and asks now and then is passed over once, not for ever. Times are ticks of 10 µs since 2020, because a
 --   counter may not fall behind the number of grants and 48 bits must last until 2109.
 local line, who, inside, gone = main .. ':line', main .. ':who', main .. ':in', main .. ':gone'
 local brace = string.find(main, '{', 1, true)
@@ -58,18 +59,22 @@ local function holders()
   return sole and 1 or used > 0 and redis.call('ZCARD', inside) or 0
 end
 
-local function inside_records()
-  if sole then
-    return { sole }
-  end
+local function insiders()
   local records = {}
-  for _, id in ipairs(used > 0 and redis.call('ZRANGE', inside, 0, -1) or {}) do
+  for _, id in ipairs(redis.call('ZRANGE', inside, 0, -1)) do
     local record = redis.call('HGET', who, id)
     if record then
       records[#records + 1] = record
     end
   end
   return records
+end
+
+local function inside_records()
+  if sole then
+    return { sole }
+  end
+  return used > 0 and insiders() or {}
 end
 
 local function tell(record, text)
@@ -112,6 +117,8 @@ local function load_room(me)
     local expiry = struct.unpack('>d', m, 11)
     lives = expiry + 1000
     if flagged or graves then
+      -- A renewal stretches the life of `main` alone.
+      stretched = struct.unpack('>d', m, #m - 7) < lives
       lives, m = math.max(lives, (struct.unpack('>d', m, #m - 7))), string.sub(m, 1, -9)
     end
     if now < expiry then
@@ -197,7 +204,7 @@ local function refresh(record, counter, expiry)
 end
 
 -- Let those at the head of the line enter while they fit. Each is told and is holder when the message
--- arrives; one whose process does not listen is passed over. `me` asked and needs no message, and is given a
+-- arrives; one whose process does not listen is passed over, once. `me` asked and needs no message, and is given a
 -- counter of at least `least`.
 -- Answers the counter of `me`, or whether somebody who was not passed over is still before it.
 local function admit(me, least)
@@ -225,7 +232,9 @@ local function admit(me, least)
       -- Drawn before it is told; what nobody hears is lost, which harms nobody.
       local counter = fresh(0)
       local heard = tell(record, 'G' .. id .. struct.pack('>d', counter) .. string.sub(record, 67, 74) .. wanted)
-      if heard == 0 then
+      if heard == 0 and string.sub(record, 2, 2) == '2' then
+        return false, true
+      elseif heard == 0 then
         redis.call('HSET', who, id, 'W1' .. string.sub(record, 3))
         passed = passed + 1
       else

@@ -2,12 +2,11 @@
 --
 --   KEYS[1]  the lock                 ARGV[1]  the record of the claim from its byte 19 on
 --   KEYS[2]  the mark                 ARGV[2]  ttl in ms
---                                     ARGV[3]  1 patient, 0 impatient
---                                     ARGV[4]  the largest counter that the caller has seen: a new one is larger
---                                     ARGV[5]  if given: what is held must outdo that as well
+--                                     ARGV[3]  what a new counter is at least; negative for the impatient
+--                                     ARGV[4]  if given: what is held must be that much as well
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
---            {0, ticks until a holder expires, claims ahead}
+--            {0, ticks until a holder expires, claims ahead, smallest capacity of holders if they are looked at}
 --            {-1}                               refused: this claim has left, and this call comes too late
 --            {-2}                               refused: counters are used up, by a clock far in the future
 --
@@ -16,7 +15,9 @@
 local main, mark, claim, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
-local counter, expiry = ARGV[4] + 1, now + 1 + ttl * 100
+local least, expiry = ARGV[3] + 0, now + 1 + ttl * 100
+local joins = least > 0
+local counter = joins and least or -least
 if counter < now then
   counter = now
 end
@@ -40,7 +41,7 @@ local me, flag = string.sub(claim, 1, 16), string.sub(m, 2, 2)
 if (flag == '2' or flag == '3') and redis.call('HGET', main .. ':gone', me) then
   return { -1 }
 end
-if ARGV[3] == '1' and string.sub(m, 1, 2) == 'H1' then
+if joins and string.sub(m, 1, 2) == 'H1' then
   local ends, weight, capacity = struct.unpack('>d', m, 11), struct.unpack('>I4I4', m, 51)
   local enough = now + (ttl + 10) * 100 <= struct.unpack('>d', m, #m - 7)
   if now < ends and enough and capacity <= weight and string.sub(m, 19, 34) ~= me
@@ -64,7 +65,7 @@ end
 
 if mine and kind_of(mine) == 'H' then
   local number = struct.unpack('>d', mine, 3)
-  if ARGV[5] and number < counter then
+  if ARGV[4] and number < counter then
     last = fresh(counter)
     number = last
   end
@@ -72,12 +73,12 @@ if mine and kind_of(mine) == 'H' then
   return held(number)
 end
 local since = mine and struct.unpack('>d', mine, 3) or now
-local record = 'W0' .. struct.pack('>dd', since, expiry) .. claim
+local passed = mine and string.sub(mine, 2, 2) ~= '0'
+local record = (passed and 'W2' or 'W0') .. struct.pack('>dd', since, expiry) .. claim
 if mine then
   redis.call('HSET', who, me, record)
 end
 local given, blocked = admit(me, counter)
-local joins = ARGV[3] == '1'
 if not given and not mine then
   if not blocked and fits(record) then
     given = enter(record, fresh(counter))
@@ -95,4 +96,4 @@ local first = sole and struct.unpack('>d', sole, 11)
 local ahead = mine and redis.call('LPOS', line, me) or waiting() - (joins and 1 or 0)
 -- Whoever only tried leaves nothing behind, no longer life of the keys either.
 store((mine or joins) and ttl + 10 or 0)
-return { 0, first - now, ahead + holders() }
+return { 0, first - now, ahead + holders(), smallest }

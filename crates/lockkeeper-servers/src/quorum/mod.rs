@@ -17,6 +17,7 @@ mod child;
 pub mod cluster;
 pub mod minority;
 pub mod price;
+pub mod sharers;
 pub mod silence;
 pub mod single;
 
@@ -40,6 +41,9 @@ pub trait Quorum: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// How many requests a hand-off costs where more than one waits: to give it back, to look, to enter.
     const HAND_OFF_IN_A_LONG_LINE: u64;
+
+    /// How often two processes are told of one release, at most, however many of theirs wait.
+    const TOLD_OF_A_RELEASE: u64;
 
     /// Start one server or three.
     fn start(nodes: usize) -> impl Future<Output = Self> + Send;
@@ -170,8 +174,17 @@ macro_rules! quorum {
             $crate::__quorum! { $quorum; price;
                 one_release_wakes_one_of_a_thousand
                 ten_thousand_held_locks_cost_one_heartbeat
+                a_warm_lock_that_is_taken_again_costs_the_heartbeat
                 a_hand_off_between_processes_costs_two_requests
                 a_hand_off_in_a_long_line_costs_what_the_store_says
+            }
+        }
+        mod sharers {
+            use super::*;
+            $crate::__quorum! { $quorum; sharers;
+                fifty_readers_enter_by_one_leave
+                a_reader_that_is_slow_is_waited_for
+                a_downgrade_calls_the_readers_behind_it_and_keeps_its_fence
             }
         }
     };

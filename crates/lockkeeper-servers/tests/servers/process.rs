@@ -65,7 +65,7 @@ async fn dropping_a_process_kills_its_children_too() {
     let child: u32 = child.await.unwrap();
     assert!(is_alive(child));
     drop(process);
-    gone(child).await.unwrap();
+    assert!(!is_alive(child), "what it shared with the next server may still be in use");
 }
 
 /// The name under which the test below starts its own binary again, to be killed.

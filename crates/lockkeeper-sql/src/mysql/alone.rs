@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use lockkeeper_core::backend::Result;
+use lockkeeper_core::kit::lane::{self, Carry, Lane};
 use lockkeeper_core::{Claim, Moment};
 use mysql_async::Value;
 
 use super::Store;
-use super::lane::{self, Carry, Lane};
+use super::known::Known;
+use super::lanes::together;
 use super::line::{Mark, list};
 use super::link::{Ask, Link};
 use super::place::{LEAVING, NOW, TAKING};
@@ -40,6 +42,16 @@ static TAKE: LazyLock<String> = LazyLock::new(|| {
      weight = IF({free}, ?, weight), capacity = IF({free}, ?, capacity), host = IF({free}, ?, host), \
      pid = IF({free}, ?, pid), owner = IF({free}, ?, owner), note = IF({free}, ?, note), id = IF({free}, ?, id)"
         .replace("{free}", FREE)
+        .replace("{now}", NOW)
+});
+
+/// The same for a lock that has a row, as those have that were used before: cheaper. Changes nothing if the
+/// lock is not free, or its row was cleaned away. One assignment after the other, each sees what those before it did; the
+/// session's mode, which is looked at, has it so.
+static AGAIN: LazyLock<String> = LazyLock::new(|| {
+    "UPDATE lockkeeper_lock SET since = {now}, expires = since + ?, \
+     counter = LAST_INSERT_ID(GREATEST(counter + 1, since DIV 1000)), seq = counter, ttl = ?, weight = ?, capacity = ?, \
+     host = ?, pid = ?, owner = ?, note = ?, id = ? WHERE `lock` = ? AND id IS NULL AND closed <= {now}"
         .replace("{now}", NOW)
 });
 
@@ -95,12 +107,16 @@ pub(super) enum Left {
 }
 
 impl Take {
-    fn params(&self) -> Vec<Value> {
+    fn id(&self) -> Value {
+        self.claim.id.as_bytes().as_slice().into()
+    }
+
+    /// What a row says of its holder.
+    fn holder(&self) -> [Value; 8] {
         let (claim, label) = (&self.claim, &self.claim.label);
-        let id = Value::from(claim.id.as_bytes().as_slice());
         let optional = |it: &Option<String>| Value::from(it.as_deref().map(printable));
         let ttl = micros_up(claim.ttl);
-        let rest = [
+        [
             ttl.into(),
             ttl.into(),
             claim.load.weight.into(),
@@ -109,12 +125,18 @@ impl Take {
             label.pid.into(),
             optional(&label.owner),
             optional(&label.note),
-        ];
-        let mut params = vec![self.lock.as_slice().into(), claim.key.as_str().into(), id.clone()];
-        params.extend_from_slice(&rest);
-        params.extend(rest);
-        params.push(id);
-        params
+        ]
+    }
+
+    /// The statement for a lock that has a row, or for one that may have none.
+    fn statement(&self, has_row: bool) -> Ask {
+        let (lock, id, holder) = (Value::from(self.lock.as_slice()), self.id(), self.holder());
+        if has_row {
+            return Ask::Prepared(&AGAIN, holder.into_iter().chain([id, lock]).collect());
+        }
+        let first = [lock, self.claim.key.as_str().into(), id.clone()];
+        let params = first.into_iter().chain(holder.clone()).chain(holder).chain([id]);
+        Ask::Prepared(&TAKE, params.collect())
     }
 
     /// A row of `t`. Its columns are named by the first one.
@@ -138,29 +160,33 @@ impl Take {
 }
 
 /// The way on which free locks are taken.
-#[derive(Clone)]
 struct Takes(Arc<Store>, Arc<Link>);
 
-impl Carry for Takes {
-    type Item = Take;
-    type Out = Option<Taken>;
-
+impl Carry<Take, Option<Taken>> for Takes {
     fn lane(&self) -> &Lane<Take, Option<Taken>> {
-        &self.1.takes
+        &self.1.lanes.takes
     }
 
-    async fn carry(&self, takes: &[Take]) -> Result<Vec<Option<Taken>>> {
+    async fn carry(&self, takes: Vec<Take>) -> Vec<Result<Option<Taken>>> {
+        lane::each(takes.len(), self.send(&takes).await)
+    }
+}
+
+impl Takes {
+    async fn send(&self, takes: &[Take]) -> Result<Vec<Option<Taken>>> {
         let links = &self.0.links;
         let ttl = takes.iter().map(|it| it.claim.ttl).min().unwrap_or_default();
         let (patience, fault) = (links.patience(ttl), |it: super::fault::Trouble| it.fault(TAKING));
         if let [take] = takes {
-            let done = match links.try_ask(&self.1, &Ask::Prepared(&TAKE, take.params()), patience).await {
+            let ask = take.statement(self.0.known.of(&take.lock).is_some());
+            let done = match links.try_ask(&self.1, &ask, patience).await {
                 Ok(done) => done,
                 Err(trouble) if trouble.is_unprepared() => return Ok(vec![None]),
                 Err(trouble) => return Err(fault(trouble)),
             };
             // Either alone would do; a lock is not given away because a server counts in another way.
             let lucky = done.changed != 0 && done.number != 0;
+            self.0.known.note(take.lock, if lucky { Known::Used } else { Known::Crowded });
             return Ok(vec![lucky.then_some(Taken { counter: done.number, sent_at: done.sent_at })]);
         }
         let sql = take_all(takes);
@@ -195,18 +221,20 @@ fn take_all(takes: &[Take]) -> String {
 }
 
 /// The way on which locks that are held without company are given back.
-#[derive(Clone)]
 struct Leaves(Arc<Store>, Arc<Link>);
 
-impl Carry for Leaves {
-    type Item = Mark;
-    type Out = Left;
-
+impl Carry<Mark, Left> for Leaves {
     fn lane(&self) -> &Lane<Mark, Left> {
-        &self.1.leaves
+        &self.1.lanes.leaves
     }
 
-    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Left>> {
+    async fn carry(&self, marks: Vec<Mark>) -> Vec<Result<Left>> {
+        lane::each(marks.len(), self.send(&marks).await)
+    }
+}
+
+impl Leaves {
+    async fn send(&self, marks: &[Mark]) -> Result<Vec<Left>> {
         let links = &self.0.links;
         let ttl = marks.iter().map(|it| it.ttl).min().unwrap_or_default();
         let (patience, fault) = (links.patience(ttl), |it: super::fault::Trouble| it.fault(LEAVING));
@@ -235,11 +263,11 @@ impl Carry for Leaves {
 impl Store {
     /// Take the lock if it is free, together with whoever else takes one now.
     pub(super) async fn take_free(self: &Arc<Self>, way: Arc<Link>, take: Take) -> Result<Option<Taken>> {
-        lane::go(Takes(self.clone(), way), take).await
+        together(Takes(self.clone(), way), take).await
     }
 
     /// Give the lock back if we hold it without company, together with whoever else gives one back now.
     pub(super) async fn give_back(self: &Arc<Self>, way: Arc<Link>, mark: Mark) -> Result<Left> {
-        lane::go(Leaves(self.clone(), way), mark).await
+        together(Leaves(self.clone(), way), mark).await
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn start(store: &Arc<Store>) {
 /// Look at some of the locks, if that is due. `true` means that there are more to look at.
 pub(crate) async fn clean_some(store: &Store) -> Result<bool> {
     let every = micros_up(store.links.options.common.clean_every);
-    let sql = format!("CALL lockkeeper_clean_3({every}, {}, {MOST})", micros_up(IDLE));
+    let sql = format!("CALL lockkeeper_clean_4({every}, {}, {MOST})", micros_up(IDLE));
     let answer = store.links.ask("cleaning", &sql).await?;
     let more: Option<i64> = answer.iter().flatten().find_map(|it| it.get_opt(2)?.ok());
     Ok(more == Some(1))

@@ -30,6 +30,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     findings.extend(replication(get));
     findings.extend(galera(get));
     findings.extend(sessions(get));
+    findings.extend(memos(store).await?);
     let status = store.links.ask(DOING, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").await?;
     let cipher: Option<String> = status.into_iter().flatten().find_map(|it| it.get_opt(1)?.ok());
     let options = &store.links.options;
@@ -128,6 +129,22 @@ fn galera<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {
         Finding::danger("this is a node of a Galera cluster", "two nodes may each grant the lock; one of them is then told of a conflict, but tests by others have \
              seen lost updates and lost commits on such clusters", "send all locks to one node, and check fences where it matters")
     })
+}
+
+/// Whether jobs that run once, elections and latches would find their tables, or could make them.
+async fn memos(store: &Store) -> Result<Option<Finding>> {
+    let sql = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
+               AND table_name IN ('lockkeeper_memo', 'lockkeeper_memo_version')";
+    let answer = store.links.ask(DOING, sql).await?;
+    let found: Option<i64> = answer.iter().flatten().find_map(|it| it.get_opt(0)?.ok());
+    let lacks = found.is_some_and(|it| it < 2) && !store.links.options.common.create;
+    Ok(lacks.then(|| {
+        Finding::warning(
+            "the tables of memos are missing, and `create=no` was chosen",
+            "locks work; jobs that run once, elections and latches are refused",
+            "run the second DDL in docs/backends/mysql.md if you use them",
+        )
+    }))
 }
 
 fn sessions<'a>(get: impl Fn(&str) -> &'a str) -> Option<Finding> {

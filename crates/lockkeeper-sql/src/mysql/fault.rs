@@ -74,6 +74,11 @@ impl Trouble {
         )
     }
 
+    /// Whether there is no such table.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.code() == Some(1146)
+    }
+
     /// Whether the server has no connection left.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(self.code(), Some(1040 | 1203 | 1226))
@@ -87,6 +92,11 @@ impl Trouble {
     /// Whether the server has answered, and is done with it.
     pub(crate) fn is_answer(&self) -> bool {
         self.code().is_some() || matches!(self, Trouble::Uncommitted)
+    }
+
+    /// Whether the server says that the session ends: shutdown, killed, broken packets, idle for too long.
+    pub(crate) fn ends_session(&self) -> bool {
+        matches!(self.code(), Some(1053 | 1080 | 1152..=1161 | 1184 | 1927 | 4031))
     }
 
     /// Whether the connection may not be used any more.

@@ -5,20 +5,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Result;
+use lockkeeper_core::kit::lane::{self, Carry, Lane};
+use lockkeeper_core::{Load, Moment};
 use mysql_async::Row;
 
 use super::Store;
 use super::fault::Trouble;
-use super::lane::{self, Carry, Lane};
+use super::lanes::{gathered, together};
 use super::link::{Ask, Link, Reply};
 use super::place::NOW;
 use super::text::bytes;
-use crate::name::{NameHash, span};
+use crate::name::{NameHash, micros_up, span};
 
 /// The most looks in one statement, each of which is a SELECT.
-const LOOKS_MAX: usize = 200;
+pub(super) const LOOKS_MAX: usize = 200;
 
 /// A claim as it is found again.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,7 @@ pub(super) struct Mark {
     /// Nobody in the line has a smaller number.
     pub(super) head: i64,
     pub(super) ttl: Duration,
+    pub(super) load: Load,
     pub(super) view: View,
 }
 
@@ -40,7 +42,7 @@ pub(super) enum View {
     Alone,
     /// Whether we hold, and whether somebody waits behind us.
     Near,
-    /// Also how many wait before us, and when a holder expires.
+    /// Also how many wait before us, none if all of them fit beside us, and when a holder expires.
     Far,
 }
 
@@ -72,8 +74,8 @@ pub(super) fn list<'a>(values: impl Iterator<Item = &'a [u8]>) -> String {
 
 /// One claim's look: id, held, counter, microseconds left, wanted, alone, head, how many wait before, expiry, since when
 /// the line stands still.
-fn look(mark: &Mark) -> String {
-    let Mark { seq, head, view, .. } = *mark;
+pub(super) fn look(mark: &Mark) -> String {
+    let Mark { seq, head, load: Load { weight, capacity, .. }, view, .. } = *mark;
     let (lock, id) = (bytes(&mark.lock), bytes(&mark.id));
     let wanted = format!(
         "EXISTS (SELECT 1 FROM lockkeeper_claim AS w WHERE w.`lock` = {lock} AND {seq} < w.seq AND NOT w.held)"
@@ -93,7 +95,9 @@ fn look(mark: &Mark) -> String {
             "SELECT m.id, m.held, m.counter, m.expires - {NOW}, {wanted}, 0, \
              (SELECT head FROM lockkeeper_lock WHERE `lock` = {lock}), x.waiting, x.expires - {NOW}, {NOW} - x.since \
              FROM lockkeeper_claim AS m JOIN (\
-             SELECT COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0) AS waiting, \
+             SELECT IF(COALESCE(SUM(IF(c.held, 0, c.weight)), 0) + {weight} \
+             <= LEAST(COALESCE(MIN(IF(c.held, NULL, c.capacity)), {capacity}), {capacity}), 0, \
+             COALESCE(SUM(NOT c.held AND {NOW} < c.expires), 0)) AS waiting, \
              COALESCE(MIN(IF(c.held, c.expires, NULL)), 0) AS expires, \
              COALESCE(MAX(IF(c.held, c.since, NULL)), 0) AS since FROM lockkeeper_claim AS c \
              WHERE c.`lock` = {lock} AND {head} <= c.seq AND c.seq < {seq}) AS x \
@@ -119,6 +123,18 @@ fn prolong<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
     format!(
         "UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + ttl WHERE {NOW} < expires AND ({})",
         rows(marks)
+    )
+}
+
+/// The statements that keep what this claim holds for a time of its own. A claim moves only from its lock's row to the
+/// others of its line, so that whoever looks in this order finds it.
+pub(super) fn linger(mark: &Mark, span: Duration) -> String {
+    let (lock, id, span) = (bytes(&mark.lock), bytes(&mark.id), micros_up(span));
+    format!(
+        "UPDATE lockkeeper_lock SET expires = {NOW} + {span} WHERE `lock` = {lock} AND id = {id} AND {NOW} < expires; \
+         UPDATE lockkeeper_claim FORCE INDEX (PRIMARY) SET expires = {NOW} + {span} \
+         WHERE {NOW} < expires AND held AND {}",
+        rows(std::iter::once(mark))
     )
 }
 
@@ -148,7 +164,7 @@ fn understood(row: &Row) -> Option<(Vec<u8>, What)> {
 }
 
 /// What each claim was seen to have.
-fn sorted(marks: &[Mark], replies: &[Reply]) -> Vec<Seen> {
+pub(super) fn sorted(marks: &[Mark], replies: &[Reply]) -> Vec<Seen> {
     let Some(sent_at) = replies.iter().map(|it| it.sent_at).min() else { return Vec::new() };
     let rows = replies.iter().flat_map(|it| it.rows.iter().flatten());
     let found: HashMap<Vec<u8>, What> = rows.filter_map(understood).collect();
@@ -157,20 +173,20 @@ fn sorted(marks: &[Mark], replies: &[Reply]) -> Vec<Seen> {
 }
 
 /// The way on which places look: nothing is locked, nothing written.
-#[derive(Clone)]
 struct Looks(Arc<Store>, Arc<Link>);
 
-impl Carry for Looks {
-    type Item = Mark;
-    type Out = Seen;
-
-    const TOGETHER: usize = LOOKS_MAX;
-
+impl Carry<Mark, Seen> for Looks {
     fn lane(&self) -> &Lane<Mark, Seen> {
-        &self.1.looks
+        &self.1.lanes.looks
     }
 
-    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+    async fn carry(&self, marks: Vec<Mark>) -> Vec<Result<Seen>> {
+        lane::each(marks.len(), self.send(&marks).await)
+    }
+}
+
+impl Looks {
+    async fn send(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
         let ask = match marks {
             [mark] if mark.view == View::Near => near(mark),
             _ => Ask::Text(looks(marks.iter())),
@@ -196,21 +212,20 @@ fn near(mark: &Mark) -> Ask {
 }
 
 /// The way on which places in line are kept.
-#[derive(Clone)]
 struct Keeps(Arc<Store>, Arc<Link>);
 
-impl Carry for Keeps {
-    type Item = Mark;
-    type Out = Seen;
-
-    const TOGETHER: usize = LOOKS_MAX;
-    const GATHERS: bool = true;
-
+impl Carry<Mark, Seen> for Keeps {
     fn lane(&self) -> &Lane<Mark, Seen> {
-        &self.1.keeps
+        &self.1.lanes.keeps
     }
 
-    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+    async fn carry(&self, marks: Vec<Mark>) -> Vec<Result<Seen>> {
+        lane::each(marks.len(), self.send(&marks).await)
+    }
+}
+
+impl Keeps {
+    async fn send(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
         let sql = format!("{}; {}", prolong(marks.iter()), looks(marks.iter()));
         let reply = self.0.renew_by(&self.1, marks, sql).await;
         Ok(sorted(marks, &[reply.map_err(|it| it.fault("keeping the place in line"))?]))
@@ -218,24 +233,22 @@ impl Carry for Keeps {
 }
 
 /// The way on which holders renew.
-#[derive(Clone)]
 struct Renewals(Arc<Store>, Arc<Link>);
 
-impl Carry for Renewals {
-    type Item = Mark;
-    type Out = Seen;
-
-    /// In few trips, because all of a process's locks must be renewed within a part of their ttl.
-    const TOGETHER: usize = 2000;
-    const GATHERS: bool = true;
-
+impl Carry<Mark, Seen> for Renewals {
     fn lane(&self) -> &Lane<Mark, Seen> {
-        &self.1.renewals
+        &self.1.lanes.renewals
     }
 
     /// First those who hold without company, in their locks' rows. Who is not found there was joined by others: a
     /// claim moves only from its lock's row to the others of its line, so that whoever looks in this order finds it.
-    async fn carry(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+    async fn carry(&self, marks: Vec<Mark>) -> Vec<Result<Seen>> {
+        lane::each(marks.len(), self.send(&marks).await)
+    }
+}
+
+impl Renewals {
+    async fn send(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
         let told = |it: Trouble| it.fault("renewing the lock");
         let mut replies = Vec::new();
         let alone: Vec<&Mark> = marks.iter().filter(|it| it.view == View::Alone).collect();
@@ -284,18 +297,18 @@ impl Store {
 
     /// Look at a line.
     pub(super) async fn look(self: &Arc<Self>, way: Arc<Link>, mark: Mark) -> Result<Seen> {
-        lane::go(Looks(self.clone(), way), mark).await
+        together(Looks(self.clone(), way), mark).await
     }
 
     /// Keep a place in line, and look.
     pub(super) async fn keep(self: &Arc<Self>, mark: Mark) -> Result<Seen> {
         let way = self.links.renewals();
-        lane::go(Keeps(self.clone(), way), mark).await
+        gathered(Keeps(self.clone(), way), mark).await
     }
 
     /// Renew what is held.
     pub(super) async fn renew(self: &Arc<Self>, mark: Mark) -> Result<Seen> {
         let way = self.links.renewals();
-        lane::go(Renewals(self.clone(), way), mark).await
+        gathered(Renewals(self.clone(), way), mark).await
     }
 }

@@ -16,11 +16,9 @@ use mysql_async::{Conn, Row, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::alone::{Left, Take, Taken};
 use super::doubt::{Doubts, Identity};
 use super::fault::{Result, Trouble};
-use super::lane::Lane;
-use super::line::{Mark, Seen};
+use super::lanes::Lanes;
 use super::options::MysqlOptions;
 use super::session;
 
@@ -86,11 +84,7 @@ pub(super) struct Link {
     /// Where a session that is given up is noted; `None` if it does not matter what it still does.
     doubts: Option<Arc<Doubts>>,
     clock: Clock,
-    pub(super) takes: Lane<Take, Option<Taken>>,
-    pub(super) leaves: Lane<Mark, Left>,
-    pub(super) looks: Lane<Mark, Seen>,
-    pub(super) keeps: Lane<Mark, Seen>,
-    pub(super) renewals: Lane<Mark, Seen>,
+    pub(super) lanes: Lanes,
 }
 
 impl Link {
@@ -99,18 +93,7 @@ impl Link {
         let pulse = Arc::<Pulse>::default();
         let way = Way { options, clock: Clock::boot(), pulse: pulse.clone(), doubts: doubts.clone() };
         runtime.spawn(way.serve(inbox));
-        Link {
-            runtime,
-            requests,
-            pulse,
-            doubts,
-            clock: Clock::boot(),
-            takes: Lane::new(),
-            leaves: Lane::new(),
-            looks: Lane::new(),
-            keeps: Lane::new(),
-            renewals: Lane::new(),
-        }
+        Link { runtime, requests, pulse, doubts, clock: Clock::boot(), lanes: Lanes::new() }
     }
 
     /// Its runtime has ended.

@@ -12,16 +12,18 @@ mod doctor;
 mod doubt;
 mod fault;
 mod fenced;
-mod lane;
+mod known;
+mod lanes;
 mod line;
 mod link;
+mod memos;
 pub mod named;
 mod options;
-mod pace;
 mod place;
 pub mod rowlock;
 mod schema;
 mod session;
+mod sessions;
 mod text;
 mod wake;
 
@@ -30,16 +32,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::{Claim, Error};
 use tokio::runtime::Handle;
 
 pub use fenced::MysqlFences;
-pub use options::MysqlOptions;
+pub use memos::memo_ddl;
+pub use options::{MysqlMode, MysqlOptions};
 pub use place::MysqlPlace;
 pub use schema::ddl;
+pub use sessions::{MysqlSessions, MysqlSessionsPlace, durable_switch, session_ddl, session_switch};
 
 use ahead::Chair;
 use connection::Links;
+use known::Names;
 
 use crate::ahead::Chairs;
 
@@ -66,6 +73,7 @@ pub struct Mysql(Arc<Store>);
 pub(crate) struct Store {
     links: Links,
     chairs: Chairs<Chair>,
+    known: Names,
 }
 
 impl fmt::Debug for Mysql {
@@ -98,8 +106,14 @@ impl Mysql {
     pub async fn with(options: MysqlOptions) -> Result<Self, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::invalid("a MySQL store must be opened inside a tokio runtime"))?;
-        let store =
-            Arc::new(Store { links: Links::new(options.ready()?, runtime), chairs: Chairs::default() });
+        if options.chosen_mode() == MysqlMode::Session {
+            return Err(Error::invalid(
+                "these options are for session locks, which are a `MysqlSessions`; remove `mode=session` for durable locks, or \
+                 open it by `lockkeeper::connect`, which knows both",
+            ));
+        }
+        let links = Links::new(options.ready()?, runtime);
+        let store = Arc::new(Store { links, chairs: Chairs::default(), known: Names::default() });
         store.links.prepare("preparing the tables").await?;
         // Processes that do not live long clean as well. A fault here is met again by the first verb.
         let _ = cleaner::clean_some(&store).await;
@@ -120,7 +134,17 @@ impl Backend for Mysql {
         Profile::new(NAME, Reach::Network)
             .fifo()
             .weighted()
+            .lingering()
+            .lowering()
             .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> MysqlPlace {

@@ -25,6 +25,31 @@ const OF_THE_DRIVER: &[&str] = &[
     "wait_timeout",
 ];
 
+/// How locks are kept. Locks of the two modes do not exclude each other, so a database keeps those of one mode only.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::MysqlOptions;
+/// use lockkeeper_sql::mysql::MysqlMode;
+///
+/// let options = MysqlOptions::parse("mysql://locks@db-1/shop?mode=session")?;
+/// assert_eq!(options.chosen_mode(), MysqlMode::Session);
+/// assert_eq!(MysqlOptions::parse("mysql://locks@db-1/shop")?.mode(MysqlMode::Session), options);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MysqlMode {
+    /// In a table: [`Mysql`](super::Mysql). They survive connections, restarts and failovers.
+    #[default]
+    Durable,
+    /// As named locks of sessions: [`MysqlSessions`](super::MysqlSessions). Quicker, and bound to connections.
+    Session,
+}
+
+const MODES: &[(&str, MysqlMode)] = &[("durable", MysqlMode::Durable), ("session", MysqlMode::Session)];
+
 /// Everything needed to open the store. Made by [`MysqlOptions::parse`] and changed by its setters.
 ///
 /// `Debug` shows no secret.
@@ -46,6 +71,8 @@ pub struct MysqlOptions {
     pub(crate) opts: Opts,
     pub(crate) common: Common,
     connect_timeout: Option<Duration>,
+    mode: MysqlMode,
+    pub(crate) waiting_max: usize,
     pub(crate) tls: Option<Tls>,
 }
 
@@ -58,6 +85,8 @@ impl fmt::Debug for MysqlOptions {
             .field("database", &self.opts.db_name())
             .field("common", &self.common)
             .field("connect_timeout", &self.connect_timeout)
+            .field("mode", &self.mode)
+            .field("waiting_max", &self.waiting_max)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
@@ -66,8 +95,8 @@ impl fmt::Debug for MysqlOptions {
 impl MysqlOptions {
     /// Read a URL: `mysql://user:password@host:port/database?setting=value&setting=value`. `mariadb://` is the same.
     ///
-    /// Settings: `timeout`, `connect_timeout` and `clean_every` (such as `10s`), `create` (`yes`, `no`), `password_file`, `tls`
-    /// (`on`, `off`) with the files `ca`, `cert` and `key`. The driver reads `compression`, `enable_cleartext_plugin`,
+    /// Settings: `mode` (`durable`, `session`), `waiting_max` (of session locks), `timeout`, `connect_timeout` and `clean_every`
+    /// (such as `10s`), `create` (`yes`, `no`), `password_file`, `tls` (`on`, `off`) with the files `ca`, `cert` and `key`. The driver reads `compression`, `enable_cleartext_plugin`,
     /// `max_allowed_packet`, `secure_auth`, `socket`, `stmt_cache_size`, `tcp_keepalive`, `tcp_nodelay` and `wait_timeout`; all
     /// others are refused.
     ///
@@ -79,6 +108,13 @@ impl MysqlOptions {
             return Err(FORM.wrong("it does not begin with mysql:// or mariadb://"));
         }
         let mut settings = FORM.settings(address.query)?;
+        let mode = settings.choice("mode", MODES)?.unwrap_or_default();
+        let waiting_max = settings.number("waiting_max")?.unwrap_or(64);
+        if waiting_max == 0 {
+            return Err(
+                FORM.wrong("with `waiting_max=0` nobody could wait for a session lock; use 1 or more")
+            );
+        }
         let common = Common::read(&mut settings)?;
         let connect_timeout = settings.span("connect_timeout")?;
         let (_, password) = settings.login(&address)?;
@@ -104,7 +140,7 @@ impl MysqlOptions {
         if let Some(password) = password {
             opts = opts.pass(Some(password.reveal()));
         }
-        Ok(MysqlOptions { opts: opts.into(), common, connect_timeout, tls })
+        Ok(MysqlOptions { opts: opts.into(), common, connect_timeout, mode, waiting_max, tls })
     }
 
     /// The same, if it can be had, with all that was chosen about TLS said to the driver.
@@ -130,6 +166,14 @@ impl MysqlOptions {
         Ok(self)
     }
 
+    /// What to tell the driver for connections of your own: the same server, password file and TLS. It holds the password.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a file for TLS cannot be used; [`Error::Unsupported`] if TLS is not built in.
+    pub fn driver(self) -> Result<Opts, Error> {
+        Ok(self.ready()?.opts)
+    }
+
     /// How long opening a connection may take.
     pub(crate) fn connect_patience(&self) -> Duration {
         self.connect_timeout.unwrap_or(self.common.timeout)
@@ -149,35 +193,55 @@ impl MysqlOptions {
         self
     }
 
-    /// Encrypt, and check the server's certificate. Usually off.
+    /// Encrypt, and check the server's certificate. Default: off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// How long an answer is waited for before a silent server counts as unreachable. Usually 10 seconds.
+    /// How locks are kept: in a table, or by sessions. Default: in a table.
+    #[must_use]
+    pub fn mode(mut self, mode: MysqlMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How locks are kept, as it was chosen.
+    pub fn chosen_mode(&self) -> MysqlMode {
+        self.mode
+    }
+
+    /// For session locks: how many connections may wait at once, each for one contended name; at least one. Default: 64.
+    /// Names above it take turns, and are not first come first served.
+    #[must_use]
+    pub fn waiting_max(mut self, waiting_max: usize) -> Self {
+        self.waiting_max = waiting_max.max(1);
+        self
+    }
+
+    /// How long an answer is waited for before a silent server counts as unreachable. Default: 10 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.common.set_timeout(timeout);
         self
     }
 
-    /// How long a connection is waited for. Usually as long as an answer.
+    /// How long a connection is waited for. Default: as long as an answer.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout.max(Duration::from_millis(1)));
         self
     }
 
-    /// How often what dead processes left is removed, by whichever process comes first. Usually every minute.
+    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
         self.common.set_clean_every(clean_every);
         self
     }
 
-    /// Whether to create the tables if there are none. Usually yes; the plain DDL is [`ddl`](super::ddl).
+    /// Whether to create the tables if there are none. Default: yes; the plain DDL is [`ddl`](super::ddl).
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.common.create = create;
@@ -216,6 +280,8 @@ mod tests {
             ("mysql://me:secret@h/d?ca=ca.pem", "add `tls=on`"),
             ("mysql://me:secret@h/d?require_ssl=true", "write `tls=on`"),
             ("mysql://me:secret@h/d?pool_max=5", "no pool"),
+            ("mysql://me:secret@h/d?mode=fast", "`durable` or `session`"),
+            ("mysql://me:secret@h/d?mode=session&waiting_max=0", "1 or more"),
         ] {
             let error = MysqlOptions::parse(url).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{url}");

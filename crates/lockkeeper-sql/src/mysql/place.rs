@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
-use lockkeeper_core::{Claim, Moment};
+use lockkeeper_core::kit::Pace;
+use lockkeeper_core::{Claim, Load, Moment};
 use tokio::runtime::Handle;
 
-use super::ahead::name_of;
+use super::ahead::{Ahead, Glimpse, name_of};
 use super::alone::{Left, Take};
 use super::fault::Trouble;
-use super::line::{Mark, Seen, View, What};
+use super::known::Known;
+use super::line::{Mark, Seen, View, What, linger};
 use super::link::{Ask, Link};
-use super::pace::Pace;
 use super::text::{bytes, optional, text};
 use super::{NAME, Store};
 use crate::ahead::{Bell, Permit, Watch};
@@ -21,6 +22,8 @@ use crate::name::{NameHash, hash, micros_up, printable, span};
 
 pub(super) const TAKING: &str = "taking the lock";
 pub(super) const LEAVING: &str = "giving the lock back";
+const LINGERING: &str = "giving the lock back later";
+const LOWERING: &str = "sharing what is held";
 
 /// The server's clock in microseconds.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
@@ -61,6 +64,8 @@ pub struct MysqlPlace {
     pub(super) asked_at: Moment,
     /// The procedure must be asked: a look does not suffice.
     pub(super) must_ask: bool,
+    /// We have compared our word about the capacity with that of others.
+    compared: bool,
     /// What a look has found out.
     pub(super) found: Option<Grant>,
     /// Somebody waits behind us, as we know already.
@@ -70,6 +75,8 @@ pub struct MysqlPlace {
     pub(super) bell: Arc<Bell>,
     /// Waits for whoever stands right before us.
     pub(super) watch: Option<Watch>,
+    /// What it saw when that one had gone.
+    pub(super) glimpse: Glimpse,
     /// The way whose session holds a named lock for whoever stands behind us.
     named: Option<(Arc<Link>, Permit)>,
 }
@@ -89,11 +96,13 @@ impl MysqlPlace {
             moved_at: nobody_asked,
             asked_at: nobody_asked,
             must_ask: false,
+            compared: false,
             found: None,
             knows_wanted: false,
             pace: Pace::new(),
             bell: Arc::default(),
             watch: None,
+            glimpse: Glimpse::default(),
             named: None,
         }
     }
@@ -101,21 +110,23 @@ impl MysqlPlace {
     /// How we are found again.
     pub(super) fn mark(&self, view: View) -> Mark {
         let id = *self.claim.id.as_bytes();
-        Mark { lock: self.lock, id, seq: self.seq, head: self.head, ttl: self.claim.ttl, view }
+        let (ttl, load) = (self.claim.ttl, self.claim.load);
+        Mark { lock: self.lock, id, seq: self.seq, head: self.head, ttl, load, view }
     }
 
-    /// A named lock that others can wait for, unless we have one. Not in a room that others may share, nor where somebody
-    /// stands between who may give our session to others.
+    /// A named lock that others can wait for, unless we have one. Not if nobody is kept out by us alone, as in a room for
+    /// several that is not for all, nor where somebody stands between who may give our session to others.
     fn permit(&self, way: &Link) -> Option<Permit> {
         let Claim { load, patient, .. } = *self.claim;
-        let wanted = patient && load.weight == load.capacity && self.named.is_none() && way.is_direct();
+        let keeps_out = load.weight == load.capacity || load.capacity == u32::MAX;
+        let wanted = patient && keeps_out && self.named.is_none() && way.is_direct();
         wanted.then(|| self.store.chairs.permit()).flatten()
     }
 
     fn turn_sql(&self, bell: u8) -> String {
         let (claim, label) = (&self.claim, &self.claim.label);
         format!(
-            "CALL lockkeeper_turn_3({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {bell})",
+            "CALL lockkeeper_turn_4({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {bell})",
             bytes(&self.lock),
             bytes(claim.id.as_bytes()),
             text(claim.key.as_str()),
@@ -137,6 +148,7 @@ impl MysqlPlace {
         let bell = match (&self.named, &permit) {
             (Some(_), _) => 2,
             (None, Some(_)) => 1,
+            (None, None) if self.claim.patient && way.is_direct() => 3,
             (None, None) => 0,
         };
         let (ask, patience) = (Ask::Text(self.turn_sql(bell)), links.patience(self.claim.ttl));
@@ -155,6 +167,8 @@ impl MysqlPlace {
         (self.seq, self.before, self.must_ask, self.knows_wanted) = (*seq, *before, false, *wanted != 0);
         self.asked_at = links.clock.now();
         self.watch = None;
+        let crowded = *held == 0 || *alone == 0;
+        self.store.known.note(self.lock, if crowded { Known::Crowded } else { Known::Used });
         if *held != 0 {
             self.whereabouts = if *alone != 0 { Whereabouts::Alone } else { Whereabouts::Held };
             let ttl = self.claim.ttl;
@@ -162,11 +176,35 @@ impl MysqlPlace {
         }
         self.whereabouts = if self.claim.patient { Whereabouts::Waiting } else { Whereabouts::Unknown };
         (self.expires_at, self.moved_at) = (self.asked_at.after(span(*expiry)), self.asked_at);
-        self.pace.saw(self.asked_at, self.before);
-        if let (Some(before), Ok(runtime)) = (stands_before, Handle::try_current()) {
-            self.watch = Some(Watch::begin(self.store.clone(), &runtime, before, self.bell.clone()));
+        if let Ok(before) = u64::try_from(self.before) {
+            self.pace.saw(self.asked_at, before);
         }
-        Ok(self.wait(u64::try_from(*ahead).ok()))
+        if let (Some(id), Ok(runtime)) = (stands_before, Handle::try_current()) {
+            self.glimpse = Glimpse::default();
+            let ahead = Ahead { id, own: self.mark(View::Near), glimpse: self.glimpse.clone() };
+            self.watch = Some(Watch::begin(self.store.clone(), &runtime, ahead, self.bell.clone()));
+        }
+        let (wait, theirs) = (self.wait(u64::try_from(*ahead).ok()), self.theirs(way).await);
+        Ok(wait.theirs(theirs))
+    }
+
+    /// What others say about the room, where permits are counted. Asked once, by whoever waits, and only to be told: a
+    /// fault does not matter.
+    async fn theirs(&mut self, way: &Arc<Link>) -> Option<u32> {
+        let Load { capacity, .. } = self.claim.load;
+        if !self.claim.load.is_counted() || std::mem::replace(&mut self.compared, true) {
+            return None;
+        }
+        let ask = Ask::Text(format!(
+            "SELECT COALESCE(MIN(capacity), 0) FROM lockkeeper_claim WHERE `lock` = {} \
+             AND capacity NOT IN ({capacity}, 1, {})",
+            bytes(&self.lock),
+            u32::MAX
+        ));
+        let links = &self.store.links;
+        let reply = links.try_ask(way, &ask, links.patience(self.claim.ttl)).await.ok()?;
+        let theirs: i64 = reply.rows.first()?.first()?.get_opt(0)?.ok()?;
+        u32::try_from(theirs).ok().filter(|it| *it != 0)
     }
 
     /// Keep our place by our own row alone, with all places of this process.
@@ -206,13 +244,24 @@ impl MysqlPlace {
                 self.head = head;
                 if let Some(before) = before {
                     self.before = before;
-                    self.pace.saw(now, before);
+                    self.pace.saw(now, u64::try_from(before).unwrap_or(0));
                     (self.expires_at, self.moved_at) = (now.after(span(expiry)), now.before(still));
                     // The holder has gone without a word, and we are the next to live: somebody must let us in.
                     self.must_ask = before == 0 && expiry <= 0;
                 }
             }
         }
+    }
+}
+
+impl MysqlPlace {
+    /// Give back the named lock, if a session of ours has it: those who wait for it look again.
+    fn free_named_lock(&mut self, patience: Duration) {
+        let Some((holder, _permit)) = self.named.take() else { return };
+        // If it fails, the session has ended, and the lock with it.
+        let free = Ask::Text(format!("DO RELEASE_LOCK({})", name_of(self.claim.id.as_bytes())));
+        let runtime = holder.runtime.clone();
+        runtime.spawn(async move { holder.send(free, patience, Moment::from_nanos(0)).await.is_ok() });
     }
 }
 
@@ -233,7 +282,8 @@ impl Place for MysqlPlace {
         let way = links.commands();
         // Whatever comes of it, from now on others may be there because of us.
         match std::mem::replace(&mut self.whereabouts, Whereabouts::Unknown) {
-            Whereabouts::Nowhere => {
+            // Where others are, only the procedure can help.
+            Whereabouts::Nowhere if self.store.known.of(&self.lock) != Some(Known::Crowded) => {
                 let take = Take { lock: self.lock, claim: self.claim.clone() };
                 if let Some(taken) = self.store.take_free(way.clone(), take).await? {
                     self.whereabouts = Whereabouts::Alone;
@@ -283,17 +333,50 @@ impl Place for MysqlPlace {
             }
         }
         let (lock, id) = (bytes(&self.lock), bytes(self.claim.id.as_bytes()));
-        let ask = Ask::Text(format!("CALL lockkeeper_leave_3({lock}, {id}, {})", self.named.is_some()));
+        let sql = format!("CALL lockkeeper_leave_4({lock}, {id}, {}, {})", self.seq, self.named.is_some());
+        let ask = Ask::Text(sql);
         let links = &self.store.links;
         let patience = links.patience(self.claim.ttl);
         let reply = links.try_ask(&way, &ask, patience).await.map_err(|it| it.fault(LEAVING))?;
         let freed: Option<i64> = reply.rows.first().and_then(|it| it.first()?.get_opt(0)?.ok());
-        if let Some((holder, _permit)) = self.named.take().filter(|_| freed != Some(1)) {
-            // Another session had it. If it fails, that one has ended, and the lock with it.
-            let free = Ask::Text(format!("DO RELEASE_LOCK({})", name_of(self.claim.id.as_bytes())));
-            let runtime = holder.runtime.clone();
-            runtime.spawn(async move { holder.send(free, patience, Moment::from_nanos(0)).await.is_ok() });
+        if freed == Some(1) {
+            self.named = None;
         }
+        self.free_named_lock(patience);
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        if self.whereabouts == Whereabouts::Nowhere {
+            return Ok(());
+        }
+        let links = &self.store.links;
+        let patience = links.patience(self.claim.ttl);
+        let ask = Ask::Text(linger(&self.mark(View::Alone), span));
+        links.try_ask(&links.commands(), &ask, patience).await.map_err(|it| it.fault(LINGERING))?;
+        // Nobody waits for one who will not be heard of again.
+        self.free_named_lock(patience);
+        Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        if let Whereabouts::Nowhere | Whereabouts::Waiting = self.whereabouts {
+            return Ok(false);
+        }
+        self.claim = Arc::new((*self.claim).clone().load(load));
+        let (lock, id, Load { weight, capacity, .. }) =
+            (bytes(&self.lock), bytes(self.claim.id.as_bytes()), load);
+        let ask = Ask::Text(format!("CALL lockkeeper_lower_4({lock}, {id}, {weight}, {capacity})"));
+        let links = &self.store.links;
+        let patience = links.patience(self.claim.ttl);
+        let reply =
+            links.try_ask(&links.commands(), &ask, patience).await.map_err(|it| it.fault(LOWERING))?;
+        let held: Option<i64> = reply.rows.first().and_then(|it| it.first()?.get_opt(0)?.ok());
+        let Some(held) = held else {
+            return Err(Trouble::Refused("the answer has another form than expected".into()).fault(LOWERING));
+        };
+        // Those who waited for our end are inside now, or wait for others.
+        self.free_named_lock(patience);
+        Ok(held != 0)
     }
 }

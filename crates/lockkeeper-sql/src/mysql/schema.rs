@@ -8,19 +8,21 @@ use sha2::{Digest, Sha256};
 use super::connection::Links;
 use super::fault::{Result, Trouble};
 use super::link::{Ask, Link};
+use super::options::MysqlOptions;
 use super::session::MODE;
+use super::sessions;
 use super::text::bytes;
 use crate::name::micros_up;
 use crate::retry;
 
 /// The version this code reads and writes.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 
 /// What there must be.
 const TABLES: &str = "'lockkeeper_lock', 'lockkeeper_claim', 'lockkeeper_store'";
-const PROCEDURES: &str = "'lockkeeper_settle_3', 'lockkeeper_gather_3', 'lockkeeper_turn_3', 'lockkeeper_leave_3', \
-                          'lockkeeper_break_3', 'lockkeeper_clean_3', 'lockkeeper_upgrade_3'";
-const COUNT: i64 = 10;
+const PROCEDURES: &str = "'lockkeeper_settle_4', 'lockkeeper_gather_4', 'lockkeeper_turn_4', 'lockkeeper_leave_4', \
+                          'lockkeeper_break_4', 'lockkeeper_clean_4', 'lockkeeper_upgrade_4', 'lockkeeper_lower_4'";
+const COUNT: i64 = 11;
 
 /// How long to wait for somebody else who makes the tables.
 const OTHERS_MAX: Duration = Duration::from_secs(60);
@@ -36,11 +38,12 @@ pub fn ddl() -> String {
 }
 
 fn text(quiet_until: i64) -> String {
-    include_str!("schema.sql").replace("@QUIET@", &quiet_until.to_string())
+    concat!(include_str!("schema.sql"), include_str!("lower.sql"))
+        .replace("@QUIET@", &quiet_until.to_string())
 }
 
 /// The single statements of a script that uses `DELIMITER`, as the command-line clients understand it.
-fn statements(script: &str) -> Vec<String> {
+pub(super) fn statements(script: &str) -> Vec<String> {
     let (mut statements, mut statement, mut delimiter) = (Vec::new(), String::new(), ";");
     for line in script.lines().filter(|it| !it.trim_start().starts_with("--")) {
         if let Some(next) = line.strip_prefix("DELIMITER ") {
@@ -54,6 +57,12 @@ fn statements(script: &str) -> Vec<String> {
         }
     }
     statements
+}
+
+/// The named lock of those who make the tables of a database, of either mode.
+pub(super) fn making_name(options: &MysqlOptions) -> String {
+    let name = bytes(&Sha256::digest(options.opts.db_name().unwrap_or_default())[..16]);
+    format!("'lockkeeper_schema/{}'", name.trim_start_matches("x'").trim_end_matches('\''))
 }
 
 /// Find the tables, or make them. `quiet` is how long a table that is made anew must grant nothing, because
@@ -82,9 +91,7 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// Those who make the tables at the same time do so one after the other; all but the first find them made.
     async fn make(&self, quiet: Duration) -> Result<()> {
-        let database = self.links.options.opts.db_name().unwrap_or_default();
-        let name = bytes(&Sha256::digest(database)[..16]);
-        let name = format!("'lockkeeper_schema/{}'", name.trim_start_matches("x'").trim_end_matches('\''));
+        let name = making_name(&self.links.options);
         // Without it, as on a Galera node, they get in each other's way and try again.
         let lock = format!("SELECT GET_LOCK({name}, {})", OTHERS_MAX.as_secs());
         let locked = self.send(&lock, OTHERS_MAX + self.links.options.common.timeout).await;
@@ -149,6 +156,12 @@ impl Maker<'_> {
             VERSION => Ok(complete),
             // Tables of an earlier version are made into ours.
             ..VERSION => Ok(false),
+            sessions::VERSION => Err(Trouble::Refused(
+                "the database keeps session locks, and locks of the two modes do not exclude each other; add \
+                 `mode=session`, or choose another database for other names, or turn this one over as \
+                 docs/guides/sql-durable-or-session.md says"
+                    .into(),
+            )),
             version => Err(Trouble::Refused(format!(
                 "the tables have version {version}, this program knows version {VERSION}; \
                  use a newer Lockkeeper or another database"
@@ -178,7 +191,7 @@ mod tests {
         let script = "-- a; comment\nA;\nB\n  b;\nDELIMITER //\nC; c //\nDELIMITER ;\nD;\n";
         assert_eq!(statements(script), ["A", "B\n  b", "C; c", "D"]);
         let ours = statements(&ddl());
-        assert_eq!(ours.len(), 31);
+        assert_eq!(ours.len(), 40);
         assert!(ours.iter().all(|it| !it.is_empty() && !it.contains("@QUIET@")));
     }
 }

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use lockkeeper_core::backend::Result;
+use lockkeeper_core::kit::{Pace, locked};
 
 use super::line::{Seen, View, What};
-use super::pace::PAUSE_MIN;
 use super::place::{MysqlPlace, Whereabouts};
 use crate::ahead::Watch;
 
@@ -39,11 +39,15 @@ impl MysqlPlace {
             tokio::select! {
                 biased;
                 () = self.bell.heard() => {}
-                () = clock.sleep(pause.min((self.expires_at - now).max(PAUSE_MIN))) => {}
+                () = clock.sleep(pause.min((self.expires_at - now).max(Pace::SHORTEST))) => {}
             }
             let called = self.bell.is_called();
             let near = called || (self.before == 0 && clock.now() < self.expires_at);
-            match self.look(if near { View::Near } else { View::Far }).await {
+            let seen = match self.glimpsed(called) {
+                Some(seen) => Ok(seen),
+                None => self.look(if near { View::Near } else { View::Far }).await,
+            };
+            match seen {
                 Ok(seen) => self.understand(seen),
                 // Let the next `turn` meet the fault: it can tell it.
                 Err(_) => clock.sleep(most).await,
@@ -68,6 +72,15 @@ impl MysqlPlace {
                 Err(_) => pause = self.claim.ttl / 3,
             }
         }
+    }
+
+    /// What was seen when whoever stood before us had gone, if it says that we hold. It was asked for before that, so a
+    /// part of our time may be over.
+    fn glimpsed(&self, called: bool) -> Option<Seen> {
+        let seen = called.then(|| locked(&self.glimpse).take()).flatten()?;
+        let What::Held { left, .. } = seen.what else { return None };
+        let age = self.store.links.clock.now() - seen.sent_at;
+        (self.claim.ttl / 2 + age <= left).then_some(seen)
     }
 
     async fn look(&self, view: View) -> Result<Seen> {

@@ -26,7 +26,7 @@ use super::options::PostgresOptions;
 use super::schema;
 use super::session::Param;
 use super::way::{Answer, Shared, Way};
-use crate::lane::{self, Carry};
+use lockkeeper_core::kit::lane::{self, Carry};
 
 /// All ways of one process to one server.
 pub(crate) struct Links {
@@ -78,7 +78,7 @@ impl Links {
         let own = Handle::try_current().map_err(|_| Trouble::NoRuntime.fault(doing))?;
         if let Some(callers) = caller_runtime().filter(|it| it.id() != own.id()) {
             let link = self.link_of(&callers);
-            let asked = lane::ask(&link, &callers, item.clone());
+            let asked = lane::ask_here(&link, &callers, item.clone());
             if let Some(answer) = self.while_it_moves(&callers, patience, asked).await {
                 return answer;
             }
@@ -155,17 +155,18 @@ impl Links {
     }
 
     /// Make the tables ready, and remove a little of what dead processes left: where only short processes run,
-    /// nobody else does.
-    pub(crate) async fn prepare(&self, doing: &'static str) -> Result<()> {
+    /// nobody else does. Whether our sessions are ours alone.
+    pub(crate) async fn prepare(&self, doing: &'static str) -> Result<bool> {
         let (way, shared) = (self.here(doing)?, &self.shared);
         let prepare = async {
             let session = way.session().await?;
             let _alone = session.alone().await;
-            shared.in_time(schema::prepare(&session.client, &shared.options, Duration::ZERO)).await
+            shared.in_time(schema::prepare(&session.client, &shared.options, Duration::ZERO)).await?;
+            Ok(session.is_ours())
         };
-        prepare.await.map_err(|it| it.fault(doing))?;
+        let is_ours = prepare.await.map_err(|it: Trouble| it.fault(doing))?;
         cleaner::clean(&way).await;
-        Ok(())
+        Ok(is_ours)
     }
 }
 

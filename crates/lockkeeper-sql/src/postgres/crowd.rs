@@ -11,9 +11,9 @@ use tokio_postgres::types::Type;
 use super::NAME;
 use super::session::Param;
 use super::way::{Answer, Way};
-use crate::lane::{Carry, Lane};
 use crate::name::{NameHash, micros_up, printable, span};
 use crate::patience::patience;
+use lockkeeper_core::kit::lane::{Carry, Lane};
 
 pub(crate) const TAKING: &str = "taking the lock";
 pub(crate) const LEAVING: &str = "giving the lock back";
@@ -83,7 +83,7 @@ pub(crate) struct Told {
     pub(crate) ahead: Option<i64>,
     /// How many of them wait, of many only some.
     pub(crate) ahead_waiting: i64,
-    /// Microseconds until somebody at the front of the line expires.
+    /// Microseconds until somebody at the front of the line expires; if held, for how long it is, 0 for the ttl.
     pub(crate) front: i64,
     pub(crate) seq: i64,
     /// The session that holds our bell since now; 0 if none does.
@@ -222,6 +222,12 @@ impl Link {
             before: None,
             sent_at: answer.sent_at,
         };
+        if answer.again {
+            // One that is not free may be so because the first of these statements took it.
+            for it in asked {
+                it.0.fresh.store(false, Ordering::Release);
+            }
+        }
         let counters = answer.numbers(TAKING)?;
         Ok(counters.into_iter().map(|it| (it != 0).then(|| told(it))).collect())
     }

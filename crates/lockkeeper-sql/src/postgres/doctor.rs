@@ -39,7 +39,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn host(host: &Host) -> String {
+pub(super) fn host(host: &Host) -> String {
     match host {
         Host::Tcp(name) => name.clone(),
         Host::Unix(path) => path.to_string_lossy().into_owned(),

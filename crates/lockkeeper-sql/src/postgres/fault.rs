@@ -162,6 +162,10 @@ fn advice(code: Option<&SqlState>, text: &str) -> (FaultKind, &'static str) {
         SqlState::TOO_MANY_CONNECTIONS => {
             (Transient, "the server has no connection left; raise max_connections")
         }
+        SqlState::OUT_OF_MEMORY => (
+            Transient,
+            "the server has no room for another lock; raise max_locks_per_transaction (locks that are held stay)",
+        ),
         SqlState::QUERY_CANCELED => {
             (Transient, "the server cancelled the statement; is `statement_timeout` very short?")
         }

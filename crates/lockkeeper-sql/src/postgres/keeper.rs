@@ -4,7 +4,7 @@
 //! It is open before the first lock is granted, and opened again as soon as it breaks: a renewal must not find
 //! that the server has no connection left.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use super::crowd::{Position, Seen, columns, least_patience, odd, shared_by};
 use super::hear;
 use super::session::{Ears, Param};
 use super::way::{Shared, Way};
-use crate::lane::{self, Carry, Lane};
 use crate::name::micros_up;
 use crate::retry;
+use lockkeeper_core::kit::lane::{self, Carry, Lane};
 
 const RENEWING: &str = "renewing the lock";
+const LISTENING: &str = "listening for others";
 const KEEPING: &str = "keeping a place in line";
 
 /// The most in one statement.
@@ -42,6 +43,8 @@ pub(crate) struct Keeper {
     /// How many of our claims are about to be called.
     near: AtomicUsize,
     resting: AtomicBool,
+    /// How often we have begun to listen.
+    begun: AtomicU64,
     /// Held while we begin or cease to listen.
     changing: tokio::sync::Mutex<()>,
 }
@@ -70,6 +73,7 @@ impl Keeper {
             places: Lane::new(1, PLACES),
             near: AtomicUsize::new(0),
             resting: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
             changing: tokio::sync::Mutex::default(),
         });
         runtime.spawn(stay_open(Arc::downgrade(&keeper), keeper.ears.clone()));
@@ -110,6 +114,24 @@ impl Keeper {
         self.is_listening().then(|| self.channel.clone())
     }
 
+    /// Since when we listen without a break: a number that changes when we begin anew. `None` if we do not.
+    pub(crate) fn listens_since(&self) -> Option<u64> {
+        self.is_listening().then(|| self.begun.load(Ordering::Acquire))
+    }
+
+    /// A claim of ours holds, and can be called from now on. Whether there is something to hear already.
+    pub(crate) async fn hear(&self, at: &Position) -> Result<bool> {
+        let (lock, id) = (at.lock.as_slice(), at.claim.id.as_bytes().as_slice());
+        let params: [Param<'_>; 4] =
+            [(&lock, Type::BYTEA), (&id, Type::BYTEA), (&at.seq, Type::INT8), (&&*self.channel, Type::TEXT)];
+        let answer =
+            self.way.ask(LISTENING, &self.way.shared.sql.hear, &params, at.patience(&self.way)).await?;
+        match answer.numbers(LISTENING)?[..] {
+            [state] => Ok(state != 1),
+            _ => Err(odd(LISTENING)),
+        }
+    }
+
     /// Whether messages arrive at present.
     pub(crate) fn is_listening(&self) -> bool {
         self.way.open_session().is_some_and(|it| it.listens.load(Ordering::Acquire))
@@ -145,6 +167,7 @@ impl Keeper {
         }
         let begun = hear::begin(&self.way.shared, &session, &self.channel).await;
         if begun {
+            self.begun.fetch_add(1, Ordering::AcqRel);
             session.listens.store(true, Ordering::Release);
         } else {
             self.way.forget(&session);

@@ -16,11 +16,15 @@ mod fault;
 mod fenced;
 mod hear;
 mod keeper;
+mod memos;
 mod options;
+mod own;
+mod pace;
 mod place;
 pub mod rowlock;
 mod schema;
 mod session;
+mod sessions;
 mod sql;
 mod wake;
 mod way;
@@ -28,16 +32,22 @@ mod wire;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::{Claim, Error};
 use tokio::runtime::Handle;
 
 pub use fenced::PostgresFences;
-pub use options::PostgresOptions;
+pub use memos::memo_ddl;
+pub use options::{PostgresMode, PostgresOptions};
+pub use own::PostgresClients;
 pub use place::PostgresPlace;
 pub use schema::ddl;
+pub use sessions::{PostgresSessions, PostgresSessionsPlace, durable_switch, session_ddl, session_switch};
 
 use connection::Links;
 use dial::Dialer;
@@ -65,6 +75,10 @@ pub struct Postgres(Arc<Store>);
 #[derive(Debug)]
 pub(crate) struct Store {
     links: Links,
+    /// Messages arrive: it was not chosen otherwise, and our sessions are ours alone.
+    hears: bool,
+    /// The table of memos was found. Relaxed: whoever does not see it looks for itself.
+    has_memos: AtomicBool,
 }
 
 impl fmt::Debug for Postgres {
@@ -98,11 +112,17 @@ impl Postgres {
     pub async fn with(options: PostgresOptions) -> Result<Self, Error> {
         Handle::try_current()
             .map_err(|_| Error::invalid("a PostgreSQL store must be opened inside a tokio runtime"))?;
+        if options.mode != PostgresMode::Durable {
+            return Err(Error::invalid(
+                "these options are for session locks, which are a `PostgresSessions`; remove `mode=session` for durable \
+                 locks, or open it by `lockkeeper::connect`, which knows both",
+            ));
+        }
         let options = options.ready()?;
         let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
-        let store = Arc::new(Store { links: Links::new(options, dialer) });
-        store.links.prepare("preparing the tables").await?;
-        Ok(Postgres(store))
+        let (listens, links) = (options.listen, Links::new(options, dialer));
+        let hears = links.prepare("preparing the tables").await? && listens;
+        Ok(Postgres(Arc::new(Store { links, hears, has_memos: AtomicBool::new(false) })))
     }
 
     /// The options it was made with.
@@ -115,10 +135,21 @@ impl Backend for Postgres {
     type Place = PostgresPlace;
 
     fn profile(&self) -> Profile {
-        Profile::new(NAME, Reach::Network)
+        let profile = Profile::new(NAME, Reach::Network)
             .fifo()
             .weighted()
-            .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
+            .lingering()
+            .lowering()
+            .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600));
+        if self.0.hears { profile.notifying() } else { profile }
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> PostgresPlace {

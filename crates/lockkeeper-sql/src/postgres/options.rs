@@ -28,6 +28,28 @@ const OF_THE_DRIVER: &[&str] = &[
     "dbname",
 ];
 
+/// How locks are kept. Locks of the two modes do not exclude each other, so a schema keeps those of one mode only.
+///
+/// ```
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_sql::PostgresOptions;
+/// use lockkeeper_sql::postgres::PostgresMode;
+///
+/// let options = PostgresOptions::parse("postgres://locks@db-1/shop?mode=session")?;
+/// assert_eq!(options.mode(PostgresMode::Session), PostgresOptions::parse("postgres://locks@db-1/shop?mode=session")?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostgresMode {
+    /// In a table: [`Postgres`](super::Postgres). They survive connections, restarts and failovers.
+    #[default]
+    Durable,
+    /// As advisory locks of sessions: [`PostgresSessions`](super::PostgresSessions). Quicker, and bound to connections.
+    Session,
+}
+
 /// Everything needed to open the store. Made by [`PostgresOptions::parse`] and changed by its setters.
 ///
 /// `Debug` shows no secret.
@@ -49,6 +71,8 @@ pub struct PostgresOptions {
     pub(crate) config: Config,
     pub(crate) schema: String,
     pub(crate) listen: bool,
+    pub(crate) mode: PostgresMode,
+    pub(crate) waiting_max: usize,
     pub(crate) common: Common,
     pub(crate) tls: Option<Tls>,
 }
@@ -62,6 +86,8 @@ impl fmt::Debug for PostgresOptions {
             .field("database", &self.config.get_dbname())
             .field("schema", &self.schema)
             .field("listen", &self.listen)
+            .field("mode", &self.mode)
+            .field("waiting_max", &self.waiting_max)
             .field("common", &self.common)
             .field("connect_timeout", &self.config.get_connect_timeout())
             .field("tls", &self.tls)
@@ -73,7 +99,8 @@ impl PostgresOptions {
     /// Read a URL: `postgres://user:password@host:port/database?setting=value&setting=value`. Of several hosts, separated
     /// by commas, the one is used that takes writes.
     ///
-    /// Settings: `schema` (usually `lockkeeper`), `listen` (`yes`, `no`), `timeout`, `connect_timeout` and `clean_every` (such
+    /// Settings: `schema` (default `lockkeeper`), `mode` (`durable`, `session`), `waiting_max` (of session locks), `listen`
+    /// (`yes`, `no`), `timeout`, `connect_timeout` and `clean_every` (such
     /// as `10s`), `create` (`yes`, `no`), `password_file`, `tls` (`on`, `off`; `sslmode` is understood) with the files `ca`,
     /// `cert` and `key`. The driver reads `application_name`, `options`, `channel_binding`, `tcp_user_timeout`, `host`,
     /// `hostaddr`, `port`, `user`, `password` and `dbname`; all others are refused.
@@ -87,6 +114,8 @@ impl PostgresOptions {
         }
         let mut settings = FORM.settings(address.query)?;
         let (schema, listen) = (settings.text("schema")?, settings.flag("listen")?);
+        let mode = settings.choice("mode", MODES)?;
+        let waiting_max = settings.number("waiting_max")?;
         let common = Common::read(&mut settings)?;
         let connect_timeout = settings.span("connect_timeout")?;
         let (_, password) = settings.login(&address)?;
@@ -106,6 +135,8 @@ impl PostgresOptions {
         }
         let mut options = PostgresOptions { common, tls, ..PostgresOptions::of(config) };
         options.listen = listen.unwrap_or(options.listen);
+        options.mode = mode.unwrap_or(options.mode);
+        options.waiting_max = waiting_max.unwrap_or(options.waiting_max);
         options.schema = schema.unwrap_or(options.schema);
         if let Some(timeout) = connect_timeout {
             options = options.connect_timeout(timeout);
@@ -131,6 +162,8 @@ impl PostgresOptions {
             config,
             schema: "lockkeeper".to_owned(),
             listen: true,
+            mode: PostgresMode::Durable,
+            waiting_max: 64,
             common: Common::default(),
             tls: None,
         }
@@ -144,6 +177,11 @@ impl PostgresOptions {
                 self.schema
             );
             return Err(FORM.wrong(what));
+        }
+        if self.waiting_max == 0 {
+            return Err(
+                FORM.wrong("with `waiting_max=0` nobody could wait for a session lock; use 1 or more")
+            );
         }
         Ok(())
     }
@@ -172,21 +210,21 @@ impl PostgresOptions {
         self
     }
 
-    /// Encrypt, and check the server's certificate. Usually off.
+    /// Encrypt, and check the server's certificate. Default: off.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The schema for our tables and functions: small letters, digits and `_`. Usually `lockkeeper`.
+    /// The schema for our tables and functions: small letters, digits and `_`. Default: `lockkeeper`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// Whether to hear of turns by `LISTEN`. Usually yes. Behind a pooler nobody listens, whatever is said here:
+    /// Whether to hear of turns by `LISTEN`. Default: yes. Behind a pooler nobody listens, whatever is said here:
     /// whoever waits looks at the line instead.
     #[must_use]
     pub fn listen(mut self, listen: bool) -> Self {
@@ -194,34 +232,57 @@ impl PostgresOptions {
         self
     }
 
-    /// How long an answer is waited for before a silent server counts as unreachable. Usually 10 seconds.
+    /// How locks are kept: in a table, or by sessions. Default: in a table.
+    #[must_use]
+    pub fn mode(mut self, mode: PostgresMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How locks are kept, as it was chosen.
+    pub fn chosen_mode(&self) -> PostgresMode {
+        self.mode
+    }
+
+    /// For session locks: how many connections may wait at once, each for one contended name. Default: 64. Names above it
+    /// take turns, and are not first come first served.
+    #[must_use]
+    pub fn waiting_max(mut self, waiting_max: usize) -> Self {
+        self.waiting_max = waiting_max;
+        self
+    }
+
+    /// How long an answer is waited for before a silent server counts as unreachable. Default: 10 seconds.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.common.set_timeout(timeout);
         self
     }
 
-    /// How long a connection to one host is waited for. Usually 5 seconds.
+    /// How long a connection to one host is waited for. Default: 5 seconds.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout(timeout.max(Duration::from_millis(1)));
         self
     }
 
-    /// How often what dead processes left is removed, by whichever process comes first. Usually every minute.
+    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
         self.common.set_clean_every(clean_every);
         self
     }
 
-    /// Whether to create the tables if there are none. Usually yes; the plain DDL is [`ddl`](super::ddl).
+    /// Whether to create the tables if there are none. Default: yes; the plain DDL is [`ddl`](super::ddl).
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.common.create = create;
         self
     }
 }
+
+const MODES: &[(&str, PostgresMode)] =
+    &[("durable", PostgresMode::Durable), ("session", PostgresMode::Session)];
 
 const TLS_WORDS: &str = "`tls=on`, which always checks the server's certificate, or `tls=off`: encryption that an attacker \
                          can switch off is none";
@@ -266,6 +327,8 @@ mod tests {
             ("postgres://me:secret@h/d?target_session_attrs=any", "cannot write"),
             ("postgres://me:secret@h/d?schema=a-b", "small letters"),
             ("postgres://me:secret@h/d?listen=maybe", "`yes` or `no`"),
+            ("postgres://me:secret@h/d?mode=fast", "`durable` or `session`"),
+            ("postgres://me:secret@h/d?mode=session&waiting_max=0", "1 or more"),
             ("postgres://me:secret@h:port/d", "the driver cannot read"),
             ("postgres://me:secret@h/d?timeout=soon", "such as `500ms`"),
             ("postgres://me:secret@h/d?tls=perhaps", "`on` or `off`"),

@@ -1,22 +1,26 @@
 //! A place in a line of the database: each verb is one statement, which calls one function.
 //!
-//! Whoever waits keeps its place by one statement of its process, which does not touch the line. It waits for whoever
-//! stands right before it (see `crate::ahead`). Where it cannot, it listens for its call if it is near the front; far behind,
+//! Whoever waits keeps its place by one statement of its process, which does not touch the line. It waits for the
+//! last before it that does not fit beside it (see `crate::ahead`), which for a mutex is whoever stands right before. Where
+//! it cannot, or that one stays for long, it listens for its call if it is near the front; far behind,
 //! where calling would only wake it for others, it looks now and then, at a pace that follows how fast the line moves.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lockkeeper_core::Claim;
 use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
+use lockkeeper_core::{Claim, Load};
+use tokio_postgres::types::Type;
 
-use super::crowd::{First, LEAVING, Leaving, Looking, Position, Seen, TAKING, Told, Turning};
+use super::ahead::Ahead;
+use super::crowd::{First, LEAVING, Leaving, Looking, Position, Seen, TAKING, Told, Turning, odd};
 use super::keeper::{Keeper, Near};
+use super::pace::Pace;
+use super::session::Param;
 use super::{NAME, Store};
 use crate::ahead::{Bell, Permit, Watch};
-use crate::name::{hash, span};
-use crate::pace::Pace;
+use crate::name::{hash, micros_up, span};
 use crate::patience::patience;
 
 /// The shortest time after which asking again is worthwhile.
@@ -24,6 +28,13 @@ const RECHECK_MIN: Duration = Duration::from_millis(1);
 
 /// With fewer than so many before it, a claim listens for its call.
 const NEAR: i64 = 16;
+
+/// Whoever holds for less than this does not begin to listen, unless its lock may be idle: every process that listens costs
+/// whoever calls another.
+const HELD_LONG: Duration = Duration::from_millis(500);
+
+const LINGERING: &str = "giving the lock back later";
+const LOWERING: &str = "sharing what is held";
 
 /// What decides when to look again.
 #[derive(Clone, Copy)]
@@ -41,6 +52,10 @@ impl Line {
 
 /// A claim's place in a line of [`Postgres`](super::Postgres).
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and any may be true with any other"
+)]
 pub struct PostgresPlace {
     store: Arc<Store>,
     at: Position,
@@ -57,6 +72,12 @@ pub struct PostgresPlace {
     known: bool,
     /// We wait, and nobody has told us otherwise.
     waiting: bool,
+    /// The row says where we can be called, and we listen there since then.
+    heard_since: Option<u64>,
+    /// We had to wait: a call that let us in may come after we are inside.
+    was_let_in: bool,
+    /// We have compared our word about the capacity with that of others.
+    compared: bool,
     pace: Pace,
 }
 
@@ -72,6 +93,9 @@ impl PostgresPlace {
             permit: None,
             known: false,
             waiting: false,
+            heard_since: None,
+            was_let_in: false,
+            compared: false,
             pace: Pace::new(),
         }
     }
@@ -94,10 +118,14 @@ impl PostgresPlace {
     async fn ask(&mut self, keeper: &Arc<Keeper>) -> Result<Told> {
         let links = &self.store.links;
         links.shared.note_ttl(self.at.claim.ttl);
-        let wanted = self.may_watch(keeper) && self.at.bell == 0;
+        let load = self.at.claim.load;
+        // Whoever shares a room does not hold one up: those behind it may fit beside it.
+        let wanted = self.may_watch(keeper) && load.weight == load.capacity && self.at.bell == 0;
         let permit = wanted.then(|| links.shared.chairs.permit()).flatten();
         let first = !std::mem::replace(&mut self.known, true);
-        let (at, wake, bell) = (self.at.clone(), keeper.wake(), permit.is_some());
+        self.heard_since = keeper.listens_since();
+        let wake = self.heard_since.map(|_| keeper.channel.clone());
+        let (at, bell) = (self.at.clone(), permit.is_some());
         let asked = Turning { at, wake, bell, fresh: Arc::new(AtomicBool::new(first)) };
         let told = if first { links.ask(TAKING, self.patience(), First(asked.clone())).await? } else { None };
         let told = match told {
@@ -111,16 +139,18 @@ impl PostgresPlace {
         Ok(told)
     }
 
-    /// Whether waiting for one other, and being waited for, serves us: not in a room that others may share, nor where
-    /// a pooler may give our session to somebody else.
+    /// Whether we can wait for one other: not where a pooler may give our session to somebody else.
     fn may_watch(&self, keeper: &Keeper) -> bool {
-        let Claim { load, patient, .. } = *self.at.claim;
-        patient && load.weight == load.capacity && !keeper.is_deaf()
+        self.at.claim.patient && !keeper.is_deaf()
     }
 
     fn held(&mut self, told: &Told) -> Turn {
+        self.was_let_in = self.waiting;
         (self.waiting, self.near, self.watch) = (false, None, None);
-        let grant = Grant::new(told.counter, self.at.claim.ttl).wanted(told.wanted);
+        // Whoever waited until now is kept for as long as it last asked for.
+        let ttl = self.at.claim.ttl;
+        let valid_for = if told.front == 0 { ttl } else { span(told.front).min(ttl) };
+        let grant = Grant::new(told.counter, valid_for).wanted(told.wanted);
         Turn::Held(grant.sent_at(told.sent_at))
     }
 
@@ -158,7 +188,7 @@ impl PostgresPlace {
         let (now, most) = (self.store.links.shared.clock.now(), self.at.claim.ttl / 3);
         let near = if keeper.is_deaf() { 1 } else { NEAR };
         if line.ahead_waiting == 0 {
-            return self.pace.pause(now, 0, most);
+            return self.pace.next(now, most);
         }
         self.pace.until_near(now, line.ahead_waiting, near, line.held_for, most)
     }
@@ -180,9 +210,62 @@ impl PostgresPlace {
         }
     }
 
+    /// What others say about the room, where permits are counted. Asked once, by whoever waits, and only to be told: a
+    /// fault does not matter.
+    async fn theirs(&mut self) -> Option<u32> {
+        let load = self.at.claim.load;
+        if !load.is_counted() || std::mem::replace(&mut self.compared, true) {
+            return None;
+        }
+        let (links, ours) = (&self.store.links, i64::from(load.capacity));
+        let params: [Param<'_>; 2] = [(&self.at.lock.as_slice(), Type::BYTEA), (&ours, Type::INT8)];
+        let rows = links.rows(TAKING, &links.shared.sql.differing, &params).await.ok()?;
+        let theirs: Option<i64> = rows.first()?.try_get(0).ok()?;
+        u32::try_from(theirs?).ok()
+    }
+
+    /// Let go of our bell: those who wait for it look again.
+    fn silence(&mut self) {
+        if self.at.bell != 0 {
+            self.store.links.silence(self.at.bell, self.at.claim.id);
+            (self.at.bell, self.permit) = (0, None);
+        }
+    }
+
     fn wait(&self, front: i64, ahead: Option<i64>) -> Turn {
         let recheck = span(front).min(self.at.claim.ttl / 3).max(RECHECK_MIN);
         Turn::wait(recheck, ahead.and_then(|it| u64::try_from(it).ok()))
+    }
+
+    /// Listen as one who holds: for the first who waits, and for whoever takes the lock away.
+    async fn hear(&mut self, keeper: &Arc<Keeper>, bell: &Bell) {
+        let may_be_idle = self.at.claim.label.warm;
+        let hears = |it: &Self| it.heard_since.is_some() && it.heard_since == keeper.listens_since();
+        if !may_be_idle && !hears(self) {
+            self.store.links.shared.clock.clone().sleep(HELD_LONG).await;
+        }
+        if self.near.is_none() {
+            self.near = Some(Near::new(keeper));
+        }
+        loop {
+            if !hears(self) {
+                if !keeper.listen().await && !may_be_idle {
+                    return std::future::pending().await;
+                }
+                let since = keeper.listens_since();
+                // Whoever cannot be called must not stay idle, and a fault is for the next verb to tell.
+                if since.is_none() || keeper.hear(&self.at).await.unwrap_or(true) {
+                    return;
+                }
+                self.heard_since = since;
+            }
+            bell.heard().await;
+            // The call that let us in, and no news?
+            if !std::mem::replace(&mut self.was_let_in, false) || keeper.hear(&self.at).await.unwrap_or(true)
+            {
+                return;
+            }
+        }
     }
 
     async fn look(&mut self) -> std::result::Result<Seen, Duration> {
@@ -248,7 +331,8 @@ impl Place for PostgresPlace {
         }
         self.waiting = true;
         let before = told.before.filter(|_| self.may_watch(&keeper));
-        self.watch = before.map(|it| Watch::begin(keeper.clone(), keeper.runtime(), it, bell));
+        let ahead = before.map(|bell| Ahead { bell, is_near: told.ahead_waiting < NEAR });
+        self.watch = ahead.map(|it| Watch::begin(keeper.clone(), keeper.runtime(), it, bell));
         let line = Line { ahead_waiting: told.ahead_waiting, held_for: Duration::ZERO };
         if self.settle_down(&keeper, line, could_hear).await && self.keep(&keeper).await?.is_none() {
             // Called before we could hear.
@@ -257,15 +341,19 @@ impl Place for PostgresPlace {
                 return Ok(self.held(&told));
             }
         }
-        Ok(self.wait(told.front, told.ahead))
+        let theirs = self.theirs().await;
+        Ok(self.wait(told.front, told.ahead).theirs(theirs))
     }
 
     async fn changed(&mut self) {
         let (Some(bell), Some(keeper)) = (self.bell.clone(), self.keeper.clone()) else {
             return std::future::pending().await;
         };
-        // The holder hears that it is wanted by its renewals, too; only those who wait need to look.
-        if !self.waiting || self.is_watching() || (self.near.is_some() && keeper.is_listening()) {
+        if !self.waiting {
+            return self.hear(&keeper, &bell).await;
+        }
+        // Only those who wait and cannot be called need to look.
+        if self.is_watching() || (self.near.is_some() && keeper.is_listening()) {
             return bell.heard().await;
         }
         self.look_on(&keeper, &bell).await;
@@ -291,6 +379,43 @@ impl Place for PostgresPlace {
         }
         (self.at.seq, self.at.bell, self.permit) = (0, 0, None);
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        if !self.known {
+            return Ok(());
+        }
+        let (links, id) = (&self.store.links, self.at.claim.id.as_bytes());
+        let params: [Param<'_>; 4] = [
+            (&self.at.lock.as_slice(), Type::BYTEA),
+            (&id.as_slice(), Type::BYTEA),
+            (&self.at.seq, Type::INT8),
+            (&micros_up(span), Type::INT8),
+        ];
+        links.rows(LINGERING, &links.shared.sql.linger, &params).await?;
+        // Nobody waits for one who will not be heard of again.
+        self.silence();
+        Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        if self.at.seq == 0 || self.waiting {
+            return Ok(false);
+        }
+        self.at.claim = Arc::new((*self.at.claim).clone().load(load));
+        let (links, id) = (&self.store.links, self.at.claim.id.as_bytes());
+        let params: [Param<'_>; 5] = [
+            (&self.at.lock.as_slice(), Type::BYTEA),
+            (&id.as_slice(), Type::BYTEA),
+            (&self.at.seq, Type::INT8),
+            (&i64::from(load.weight), Type::INT8),
+            (&i64::from(load.capacity), Type::INT8),
+        ];
+        let rows = links.rows(LOWERING, &links.shared.sql.lower, &params).await?;
+        let held: Vec<i64> = rows.first().and_then(|it| it.try_get(0).ok()).ok_or_else(|| odd(LOWERING))?;
+        // Those who waited for our end are inside now, or wait for others.
+        self.silence();
+        Ok(held == [1])
     }
 }
 

@@ -13,6 +13,9 @@ use crate::name::micros_up;
 /// names: those of several versions stand side by side and serve the same lines.
 const VERSION: i32 = 1;
 
+/// The function that came last to those of this version: where it is missing all are made again, as they are now.
+const LATEST: &str = "lockkeeper_hear_3(bytea, bytea, bigint, text)";
+
 /// An advisory lock for those who create the tables at the same time; random, to disturb nobody else.
 const CREATING: i64 = 0x6c6b_7363_6865_6d61;
 
@@ -28,7 +31,9 @@ pub fn ddl(schema: &str) -> String {
 }
 
 fn statements(schema: &str, quiet_until: i64) -> String {
-    include_str!("schema.sql").replace("@SCHEMA@", schema).replace("@QUIET@", &quiet_until.to_string())
+    concat!(include_str!("schema.sql"), include_str!("upkeep.sql"))
+        .replace("@SCHEMA@", schema)
+        .replace("@QUIET@", &quiet_until.to_string())
 }
 
 /// Find the tables, or make them. `quiet` is how long a table that is made anew must grant nothing, because
@@ -57,7 +62,8 @@ pub(crate) async fn prepare(client: &Client, options: &PostgresOptions, quiet: D
     let missing = format!(
         "num_nulls(to_regclass('{schema}.lockkeeper_store'), to_regclass('{schema}.lockkeeper_lock'), \
          to_regclass('{schema}.lockkeeper_claim'), \
-         to_regprocedure('{schema}.lockkeeper_clean_2(bigint, bigint, bigint)')) > 0"
+         to_regprocedure('{schema}.lockkeeper_clean_3(bigint, bigint, bigint)'), \
+         to_regprocedure('{schema}.{LATEST}')) > 0"
     );
     client
         .batch_execute(&format!(
@@ -91,12 +97,13 @@ async fn found(client: &Client, options: &PostgresOptions) -> Result<bool> {
     let row = client
         .query_typed_one(
             "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL \
-             AND to_regprocedure($4) IS NOT NULL, to_regclass($1) IS NOT NULL",
+             AND to_regprocedure($4) IS NOT NULL AND to_regprocedure($5) IS NOT NULL, to_regclass($1) IS NOT NULL",
             &[
                 (&format!("{schema}.lockkeeper_store"), Type::TEXT),
                 (&format!("{schema}.lockkeeper_lock"), Type::TEXT),
                 (&format!("{schema}.lockkeeper_claim"), Type::TEXT),
-                (&format!("{schema}.lockkeeper_clean_2(bigint, bigint, bigint)"), Type::TEXT),
+                (&format!("{schema}.lockkeeper_clean_3(bigint, bigint, bigint)"), Type::TEXT),
+                (&format!("{schema}.{LATEST}"), Type::TEXT),
             ],
         )
         .await?;
@@ -105,6 +112,13 @@ async fn found(client: &Client, options: &PostgresOptions) -> Result<bool> {
         let read = format!("SELECT version FROM {schema}.lockkeeper_store WHERE one = 1");
         let row = client.query_typed_opt(&read, &[]).await?;
         let version: Option<i32> = row.map(|it| it.try_get(0)).transpose()?;
+        if version == Some(super::sessions::VERSION) {
+            return Err(Trouble::Refused(format!(
+                "the schema `{schema}` keeps session locks, and locks of the two modes do not exclude each other; add \
+                 `mode=session`, or choose another `schema` for other names, or turn this one over as \
+                 docs/guides/sql-durable-or-session.md says"
+            )));
+        }
         if let Some(version) = version.filter(|it| *it != VERSION) {
             return Err(Trouble::Refused(format!(
                 "the schema `{schema}` has version {version}, this program knows version {VERSION}; \

@@ -1,13 +1,13 @@
--- Lockkeeper on PostgreSQL: tables of version 1, functions of version 2. Safe to run again.
+-- Lockkeeper on PostgreSQL: tables of version 1, functions of version 3. Safe to run again.
 --
--- Functions of version 1, if they are there, serve processes of older versions, which work beside newer ones.
+-- Functions of versions 1 and 2, if they are there, serve processes of older versions, which work beside newer ones.
 --
 -- lockkeeper_lock   one row for each lock in use; whoever changes a line updates this row first, so that
 --                   changes of one line happen one after the other. `lock` is the SHA-256 of the name.
 --                   `counter` is the last number given; it never falls behind the clock in milliseconds, so
 --                   that it grows even if the row, the table or a failover's last commits are lost.
 -- lockkeeper_claim  one row for each claim that holds or waits. `seq` is its number in line; `counter` is that of
---                   its grant, 0 until it is told. Times are microseconds since 1970 by the server's clock.
+--                   its grant, 0 while it waits. Times are microseconds since 1970 by the server's clock.
 -- lockkeeper_store  one row about the store itself.
 
 CREATE SCHEMA IF NOT EXISTS @SCHEMA@;
@@ -43,33 +43,44 @@ CREATE TABLE IF NOT EXISTS @SCHEMA@.lockkeeper_store (
 );
 INSERT INTO @SCHEMA@.lockkeeper_store VALUES (1, 1, 0) ON CONFLICT DO NOTHING;
 
--- Every function that is called from outside names its search path, so that nobody's objects stand in for the
--- server's own, and keeps its commit durable, whatever the session's settings are. Rows are found by their keys:
--- a plan that was made while the tables were small must not read them whole when they are large.
+-- A function that is called from outside names its search path, so that nobody's objects stand in for the server's
+-- own, and keeps its commit durable, whatever the session's settings are. Rows are found by their keys: a plan that was
+-- made while the tables were small must not read them whole when they are large. Turn and leave, the most frequent,
+-- rely on the settings of the session instead, which cost nothing; where a pooler may have given us anybody's session,
+-- they are called together with lockkeeper_settings_3.
 
 -- The server's clock in microseconds. clock_timestamp() moves on inside a transaction; the epoch has no time zone.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_now_2() RETURNS bigint
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_now_3() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- A commit of this transaction is on disk before it is told.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_durable_2() RETURNS void
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_durable_3() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
+    IF pg_catalog.current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     END IF;
 END $$;
 
--- The one rule of who enters, for a line that is locked: let in whoever fits, first come first served, nobody
--- past the first who does not fit or who does not know yet that it is in: counters are given in the order of
--- the line. Whoever is inside stands before all who wait, so the walk ends at the first who must wait, however
--- many stand behind. The expired are forgotten when the walk meets them. Tells about the line as p_id sees it,
--- who hears of it now. Nobody is left up to the number p_from: rows that are deleted and not yet forgotten by the
--- server need not be read.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_settle_2(
-    p_lock bytea, p_id bytea, p_from bigint,
-    OUT now bigint, OUT in_use bigint, OUT room bigint, OUT waits boolean, OUT untold boolean,
-    OUT mine bigint, OUT mine_counter bigint, OUT front bigint)
+-- What turn and leave rely on, for this transaction, in a session that is not ours.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_settings_3() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    PERFORM pg_catalog.set_config('enable_seqscan', 'off', true);
+    PERFORM @SCHEMA@.lockkeeper_durable_3();
+END $$;
+
+-- The one rule of who enters, for a line that is locked: let in whoever fits, first come first served, nobody past the
+-- first who does not fit. All who fit together enter together; their counters are p_number and those after it, in the
+-- order of the line, and `next` is the first that is left. Whoever is inside stands before all who wait, so the walk
+-- ends at the first who must wait, however many stand behind. The expired are forgotten when the walk meets them.
+-- Nobody is left up to the number p_from: rows that are deleted and not yet forgotten by the server need not be read.
+-- Tells about the line as p_id sees it, who hears of it now.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_settle_3(
+    p_lock bytea, p_id bytea, p_from bigint, p_number bigint,
+    OUT now bigint, OUT in_use bigint, OUT room bigint, OUT waits boolean,
+    OUT mine bigint, OUT mine_counter bigint, OUT front bigint, OUT next bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     -- Before this time the room is closed. Set when lost tables are made anew, to outlast holders of the old ones.
@@ -77,7 +88,7 @@ DECLARE
     it record;
 BEGIN
     now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    in_use := 0; room := 4294967295; waits := false; untold := false; front := 9223372036854775807;
+    in_use := 0; room := 4294967295; waits := false; front := 9223372036854775807; next := p_number;
     IF now < quiet_until THEN
         room := 0;
         front := quiet_until;
@@ -96,20 +107,21 @@ BEGIN
             CONTINUE WHEN NOT FOUND;
         END IF;
         front := least(front, it.expires);
-        IF NOT it.held THEN
-            IF untold OR in_use + it.weight > least(room, it.capacity) THEN
-                waits := true;
-                EXIT;
-            END IF;
-            UPDATE @SCHEMA@.lockkeeper_claim AS c SET held = true, since = now
-            WHERE c.lock = p_lock AND c.seq = it.seq RETURNING c.wake INTO it.wake;
+        IF NOT it.held AND in_use + it.weight > least(room, it.capacity) THEN
+            waits := true;
+            EXIT;
+        END IF;
+        -- Functions of version 2 let in without a counter.
+        IF NOT it.held OR it.counter = 0 THEN
+            UPDATE @SCHEMA@.lockkeeper_claim AS c SET held = true, counter = next, since = now
+            WHERE c.lock = p_lock AND c.seq = it.seq RETURNING c.counter, c.wake INTO it.counter, it.wake;
+            next := next + 1;
             IF it.wake IS NOT NULL AND it.id <> p_id THEN
                 PERFORM pg_notify(it.wake, encode(it.id, 'hex'));
             END IF;
         END IF;
         in_use := in_use + it.weight;
         room := least(room, it.capacity);
-        untold := untold OR (it.counter = 0 AND it.id <> p_id);
         IF it.id = p_id THEN
             mine := it.seq;
             mine_counter := it.counter;
@@ -117,32 +129,177 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The same where it is plain: the room is empty, and p_seq, who is next, wants it for itself. False if it is not so plain.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_let_in_3(p_lock bytea, p_seq bigint, p_number bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    who bytea;
+    at text;
+BEGIN
+    UPDATE @SCHEMA@.lockkeeper_claim AS c SET held = true, counter = p_number, since = now
+    WHERE c.lock = p_lock AND c.seq = p_seq AND NOT c.held AND c.expires > now AND c.weight = c.capacity
+        AND @QUIET@ <= now
+    RETURNING c.id, c.wake INTO who, at;
+    IF at IS NOT NULL THEN
+        PERFORM pg_notify(at, encode(who, 'hex'));
+    END IF;
+    RETURN who IS NOT NULL;
+END $$;
+
 -- The number of a claim's bell: an advisory lock of the session by which it took its place, until it leaves.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_bell_2(p_id bytea) RETURNS bigint
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_bell_3(p_id bytea) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || encode(substr(p_id, 1, 8), 'hex'))::bit(64)::bigint $$;
 
--- Take a place, or keep it, and tell whether it is our turn. p_seq is our number in line, 0 if we do not know it, -1 if nobody has heard of us;
--- p_bell says whether this session shall hold a bell for those behind us.
--- Answers {held, counter, wanted, ahead, ahead_waiting, microseconds until somebody at the front expires, seq,
--- whether we hold our bell from now on, whether whoever stands right before us holds one, its number}.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_2(
-    p_lock bytea, p_id bytea, p_seq bigint, p_name text, p_ttl bigint, p_weight bigint, p_capacity bigint,
-    p_patient boolean, p_host text, p_pid bigint, p_owner text, p_note text, p_wake text,
-    p_bell boolean) RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- How the line stands before one who waits at p_place, without changing it. p_bell says whether this session shall hold
+-- its bell for those behind it. Answers as turn does.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_behind_3(
+    p_lock bytea, p_id bytea, p_place bigint, p_weight bigint, p_capacity bigint, p_front bigint, p_bell boolean)
+RETURNS bigint[]
+LANGUAGE plpgsql AS $$
 DECLARE
-    number bigint;
-    now bigint;
-    line record;
-    place bigint;
     ahead bigint;
     ahead_waiting bigint;
-    fits boolean;
-    told bigint;
     before bigint;
     bell boolean := false;
 BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
+    -- Of a long line only so much is counted while it is locked.
+    SELECT count(*), count(*) FILTER (WHERE NOT a.held AND a.weight + p_weight > least(a.capacity, p_capacity))
+    INTO ahead, ahead_waiting FROM (
+        SELECT c.held, c.weight, c.capacity FROM @SCHEMA@.lockkeeper_claim AS c
+        WHERE c.lock = p_lock AND c.seq < p_place ORDER BY c.seq DESC LIMIT 32) AS a;
+    SELECT @SCHEMA@.lockkeeper_bell_3(c.id) INTO before FROM @SCHEMA@.lockkeeper_claim AS c
+    WHERE c.lock = p_lock AND c.seq < p_place AND c.weight + p_weight > least(c.capacity, p_capacity)
+    ORDER BY c.seq DESC LIMIT 1;
+    -- Last, because it is not undone if this transaction is. Not if a pooler may give the session to others.
+    IF p_bell AND coalesce(current_setting('lockkeeper.session', true), '') <> '' THEN
+        bell := pg_try_advisory_lock(@SCHEMA@.lockkeeper_bell_3(p_id));
+    END IF;
+    RETURN ARRAY[0, 0, 0, ahead, ahead_waiting, p_front, p_place, bell::integer,
+        coalesce(NOT pg_try_advisory_xact_lock_shared(before), false)::integer, coalesce(before, 0)];
+END $$;
+
+-- What turn does if the lock is not free. The line is locked; p_number is the number that it reached by that.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_queue_3(
+    p_lock bytea, p_id bytea, p_seq bigint, p_ttl bigint, p_weight bigint, p_capacity bigint,
+    p_patient boolean, p_host text, p_pid bigint, p_owner text, p_note text, p_wake text,
+    p_bell boolean, p_number bigint) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    number bigint := p_number;
+    last record;
+    line record;
+    front bigint;
+    fits boolean := false;
+    place bigint;
+BEGIN
+    SELECT c.id, c.held, c.expires, c.weight, c.capacity, c.wake INTO last
+    FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock ORDER BY c.seq DESC LIMIT 1;
+    IF p_seq < 0 AND last.id <> p_id AND last.expires > now AND (NOT last.held OR last.weight >= last.capacity) THEN
+        -- Nobody passes one who waits, nor enters beside one who has the room for itself: those before need no look.
+        front := last.expires;
+        IF last.held AND p_patient AND last.wake IS NOT NULL THEN
+            -- The first who waits: tell the one who holds.
+            PERFORM pg_notify(last.wake, encode(last.id, 'hex'));
+        END IF;
+    ELSE
+        SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_3(p_lock, p_id, 0, number);
+        IF line.next > number THEN
+            number := line.next;
+            UPDATE @SCHEMA@.lockkeeper_lock AS l SET counter = number WHERE l.lock = p_lock;
+        END IF;
+        now := line.now;
+        front := line.front;
+        IF line.mine IS NOT NULL THEN
+            UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = now + p_ttl, wake = p_wake
+            WHERE c.lock = p_lock AND c.seq = line.mine;
+            RETURN ARRAY[1, line.mine_counter, line.waits::integer, 0, 0, 0, line.mine, 0, 0, 0];
+        END IF;
+        -- Among those who wait? Only whoever did not hear its number looks through them.
+        IF p_seq > 0 THEN
+            SELECT c.seq INTO place FROM @SCHEMA@.lockkeeper_claim AS c
+            WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > now;
+        ELSIF p_seq = 0 THEN
+            SELECT max(c.seq) INTO place FROM @SCHEMA@.lockkeeper_claim AS c
+            WHERE c.lock = p_lock AND c.id = p_id AND c.expires > now;
+        END IF;
+        IF place IS NULL THEN
+            DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id;
+            fits := NOT line.waits AND line.in_use + p_weight <= least(line.room, p_capacity);
+            IF p_patient AND NOT fits AND NOT line.waits THEN
+                PERFORM pg_notify(c.wake, encode(c.id, 'hex')) FROM @SCHEMA@.lockkeeper_claim AS c
+                WHERE c.lock = p_lock AND c.held AND c.wake IS NOT NULL;
+            END IF;
+        END IF;
+    END IF;
+    IF place IS NULL AND (fits OR p_patient) THEN
+        INSERT INTO @SCHEMA@.lockkeeper_claim VALUES (
+            p_lock, number, p_id, fits, CASE WHEN fits THEN number ELSE 0 END, now + p_ttl, now,
+            p_weight, p_capacity, p_host, p_pid, p_owner, p_note, p_wake);
+        IF fits THEN
+            RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
+        END IF;
+    ELSIF p_patient THEN
+        UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = now + p_ttl, wake = p_wake
+        WHERE c.lock = p_lock AND c.seq = place;
+    ELSIF place IS NOT NULL THEN
+        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = place;
+        SELECT s.next INTO number FROM @SCHEMA@.lockkeeper_settle_3(p_lock, p_id, 0, number + 1) AS s;
+        UPDATE @SCHEMA@.lockkeeper_lock AS l SET counter = number WHERE l.lock = p_lock;
+    END IF;
+    RETURN @SCHEMA@.lockkeeper_behind_3(p_lock, p_id, coalesce(place, number), p_weight, p_capacity, front - now,
+        p_bell AND p_patient AND place IS NULL);
+END $$;
+
+-- Take a place, or keep it, and tell whether it is our turn. p_seq is our number in line, 0 if we do not know it, -1
+-- if nobody has heard of us; p_bell says whether this session shall hold a bell for those behind us.
+-- Answers {held, counter, wanted, ahead, of them those who wait and do not fit beside us, microseconds until somebody
+-- at the front expires or, if held, for which it is (0: for the ttl), seq, whether we hold our bell from now on, whether the last before us that does not fit beside
+-- us holds one, its number}.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_3(
+    p_lock bytea, p_id bytea, p_seq bigint, p_name text, p_ttl bigint, p_weight bigint, p_capacity bigint,
+    p_patient boolean, p_host text, p_pid bigint, p_owner text, p_note text, p_wake text,
+    p_bell boolean) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    number bigint;
+    inside boolean;
+    told bigint;
+    until bigint;
+    heard text;
+BEGIN
+    IF p_seq > 0 AND p_patient THEN
+        -- Whoever left has let us in, or is about to: then it has locked our row, and this waits for it. The line is
+        -- not locked, as it is not by a renewal.
+        SELECT c.held, c.counter, c.expires, c.wake INTO inside, told, until, heard
+        FROM @SCHEMA@.lockkeeper_claim AS c
+        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > now FOR NO KEY UPDATE;
+        IF inside AND told <> 0 AND now + p_ttl / 6 * 5 <= until AND heard IS NOT DISTINCT FROM p_wake THEN
+            -- What whoever left has written is enough, and is on disk: nothing is to be waited for.
+            heard := set_config('synchronous_commit', 'off', true);
+        ELSIF inside IS NOT NULL THEN
+            until := now + p_ttl;
+            UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = until, wake = p_wake
+            WHERE c.lock = p_lock AND c.seq = p_seq;
+        END IF;
+        IF inside AND told <> 0 THEN
+            PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c
+            WHERE c.lock = p_lock AND c.seq > p_seq AND NOT c.held LIMIT 1;
+            IF NOT FOUND THEN
+                -- Or is somebody about to stand behind us, who has locked the line and is not seen yet?
+                PERFORM 1 FROM @SCHEMA@.lockkeeper_lock AS l WHERE l.lock = p_lock AND l.xmax <> '0'::xid;
+            END IF;
+            RETURN ARRAY[1, told, FOUND::integer, 0, 0, until - now, p_seq, 0, 0, 0];
+        ELSIF inside IS NOT NULL THEN
+            -- Our row is locked, so nobody who has locked the line may be waited for: it may want our row.
+            PERFORM 1 FROM @SCHEMA@.lockkeeper_lock AS l WHERE l.lock = p_lock FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                RETURN @SCHEMA@.lockkeeper_behind_3(p_lock, p_id, p_seq, p_weight, p_capacity, 5000, false);
+            END IF;
+        END IF;
+    END IF;
     -- An UPDATE lets those who meet here through one by one; an INSERT would wake all of them each time.
     UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
@@ -155,90 +312,24 @@ BEGIN
         RETURNING l.counter INTO number;
     END IF;
     now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    IF p_seq > 0 THEN
-        -- Whoever left has let us in, and now we are told. Who has the room for itself is the first of the line.
-        UPDATE @SCHEMA@.lockkeeper_claim AS c
-        SET expires = now + p_ttl, counter = CASE c.counter WHEN 0 THEN number ELSE c.counter END, wake = p_wake
-        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held AND c.expires > now
-            AND c.weight >= c.capacity
-        RETURNING c.counter INTO told;
-        IF FOUND THEN
-            PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > p_seq LIMIT 1;
-            RETURN ARRAY[1, told, FOUND::integer, 0, 0, 0, p_seq, 0, 0, 0];
-        END IF;
-    END IF;
-    -- A free lock, which is what most are: nobody holds and nobody waits.
+    -- A free lock, which is what most are: nobody holds and nobody waits. Looked at from the end, where a line that
+    -- moves has no rows that are deleted and not yet forgotten by the server.
     INSERT INTO @SCHEMA@.lockkeeper_claim
     SELECT p_lock, number, p_id, true, number, now + p_ttl, now, p_weight, p_capacity, p_host, p_pid, p_owner,
         p_note, p_wake
     WHERE p_weight <= p_capacity AND @QUIET@ <= now
-        AND NOT EXISTS (SELECT 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock);
+        AND (SELECT c.seq FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock
+             ORDER BY c.seq DESC LIMIT 1) IS NULL;
     IF FOUND THEN
         RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
     END IF;
-    SELECT * INTO line FROM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
-    IF line.mine IS NOT NULL THEN
-        -- Whoever left has let us in, and now we are told: of several in one room, the last told has the largest.
-        IF line.mine_counter = 0 THEN
-            line.mine_counter := number;
-        END IF;
-        UPDATE @SCHEMA@.lockkeeper_claim AS c
-        SET expires = line.now + p_ttl, counter = line.mine_counter, wake = p_wake
-        WHERE c.lock = p_lock AND c.seq = line.mine;
-        RETURN ARRAY[1, line.mine_counter, line.waits::integer, 0, 0, 0, line.mine, 0, 0, 0];
-    END IF;
-    -- Among those who wait? Only whoever did not hear its number looks through them.
-    IF p_seq > 0 THEN
-        SELECT c.seq INTO place FROM @SCHEMA@.lockkeeper_claim AS c
-        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > line.now;
-    ELSIF p_seq = 0 THEN
-        SELECT max(c.seq) INTO place FROM @SCHEMA@.lockkeeper_claim AS c
-        WHERE c.lock = p_lock AND c.id = p_id AND c.expires > line.now;
-    END IF;
-    IF place IS NULL THEN
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id;
-        fits := NOT line.waits AND NOT line.untold AND line.in_use + p_weight <= least(line.room, p_capacity);
-        IF fits OR p_patient THEN
-            INSERT INTO @SCHEMA@.lockkeeper_claim VALUES (
-                p_lock, number, p_id, fits, CASE WHEN fits THEN number ELSE 0 END, line.now + p_ttl, line.now,
-                p_weight, p_capacity, p_host, p_pid, p_owner, p_note, p_wake);
-        END IF;
-        IF fits THEN
-            RETURN ARRAY[1, number, 0, 0, 0, 0, number, 0, 0, 0];
-        END IF;
-        IF p_patient AND NOT line.waits THEN
-            -- The first who waits: tell those who hold.
-            PERFORM pg_notify(c.wake, encode(c.id, 'hex')) FROM @SCHEMA@.lockkeeper_claim AS c
-            WHERE c.lock = p_lock AND c.held AND c.wake IS NOT NULL;
-        END IF;
-        place := number;
-        bell := p_bell AND p_patient;
-    ELSIF p_patient THEN
-        UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = line.now + p_ttl, wake = p_wake
-        WHERE c.lock = p_lock AND c.seq = place;
-    ELSE
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = place;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, 0);
-    END IF;
-    -- Of a long line only so much is counted while it is locked.
-    SELECT count(*), count(*) FILTER (WHERE NOT a.held) INTO ahead, ahead_waiting FROM (
-        SELECT c.held FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq < place
-        ORDER BY c.seq DESC LIMIT 32) AS a;
-    SELECT @SCHEMA@.lockkeeper_bell_2(c.id) INTO before FROM @SCHEMA@.lockkeeper_claim AS c
-    WHERE c.lock = p_lock AND c.seq < place ORDER BY c.seq DESC LIMIT 1;
-    -- Last, because it is not undone if this transaction is. Not if a pooler may give the session to others.
-    IF bell AND coalesce(current_setting('lockkeeper.session', true), '') <> '' THEN
-        bell := pg_try_advisory_lock(@SCHEMA@.lockkeeper_bell_2(p_id));
-    ELSE
-        bell := false;
-    END IF;
-    RETURN ARRAY[0, 0, 0, ahead, ahead_waiting, line.front - line.now, place, bell::integer,
-        coalesce(NOT pg_try_advisory_xact_lock_shared(before), false)::integer, coalesce(before, 0)];
+    RETURN @SCHEMA@.lockkeeper_queue_3(p_lock, p_id, p_seq, p_ttl, p_weight, p_capacity, p_patient, p_host, p_pid,
+        p_owner, p_note, p_wake, p_bell, number);
 END $$;
 
 -- Take many locks at once, those that are free. Answers the counter of each, which is its number in line as
 -- well, or 0: ask by yourself. A line that somebody else is about to change is not waited for.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_many_2(
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_turn_many_3(
     p_locks bytea[], p_ids bytea[], p_names text[], p_ttls bigint[], p_weights bigint[], p_capacities bigint[],
     p_hosts text[], p_pids bigint[], p_owners text[], p_notes text[], p_wake text) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -248,7 +339,7 @@ DECLARE
     now bigint;
     answer bigint[];
 BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
+    PERFORM @SCHEMA@.lockkeeper_durable_3();
     -- In one order for everybody, so that no two of us wait for each other.
     INSERT INTO @SCHEMA@.lockkeeper_lock
     SELECT DISTINCT ON (a.lock) a.lock, a.name, 0 FROM unnest(p_locks, p_names) AS a (lock, name) ORDER BY a.lock
@@ -279,217 +370,89 @@ BEGIN
     RETURN answer;
 END $$;
 
--- Give up the lock, or the place, or nothing; let in whoever is next and call it. p_bell is the session that holds
--- our bell, 0 if none does: whoever stands behind us wakes, and waits for the line until this has been done.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_2(p_lock bytea, p_id bytea, p_seq bigint, p_bell bigint)
+-- Give up the lock, or the place, or nothing; let in all who are next and call them. p_bell is the session that holds
+-- our bell, 0 if none does: whoever stands behind us wakes, and waits for its row until this has been done.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_3(p_lock bytea, p_id bytea, p_seq bigint, p_bell bigint)
 RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
+    number bigint;
     first bigint;
+    next bigint;
+    durable text;
+    silent boolean;
 BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
     UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    WHERE l.lock = p_lock;
+    WHERE l.lock = p_lock RETURNING l.counter INTO number;
+    number := coalesce(number, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
     IF p_seq > 0 THEN
         -- Nobody stood before whoever had the room for itself.
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id
-        RETURNING CASE WHEN c.held AND c.weight >= c.capacity THEN c.seq ELSE 0 END INTO first;
+        RETURNING CASE WHEN c.held AND c.weight >= c.capacity THEN c.seq ELSE 0 END, (
+            SELECT n.seq FROM @SCHEMA@.lockkeeper_claim AS n WHERE n.lock = p_lock AND n.seq > p_seq
+            ORDER BY n.seq LIMIT 1) INTO first, next;
     ELSE
         DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.id = p_id;
     END IF;
     first := coalesce(first, 0);
-    PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq > first LIMIT 1;
-    IF FOUND THEN
-        PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, p_id, first);
+    IF first = 0 THEN
+        SELECT c.seq INTO next FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock ORDER BY c.seq LIMIT 1;
+    END IF;
+    IF next IS NULL THEN
+        -- Nobody is let in: if a crash undoes this, the lock is free when its time is over. It need not be on disk.
+        durable := set_config('synchronous_commit', 'off', true);
+    ELSIF first = 0 OR NOT @SCHEMA@.lockkeeper_let_in_3(p_lock, next, number) THEN
+        SELECT s.next INTO next FROM @SCHEMA@.lockkeeper_settle_3(p_lock, p_id, first, number) AS s;
+        IF next > number + 1 THEN
+            UPDATE @SCHEMA@.lockkeeper_lock AS l SET counter = next - 1 WHERE l.lock = p_lock;
+        END IF;
     END IF;
     IF p_bell = pg_backend_pid() THEN
-        PERFORM pg_advisory_unlock(@SCHEMA@.lockkeeper_bell_2(p_id));
+        silent := pg_advisory_unlock(@SCHEMA@.lockkeeper_bell_3(p_id));
     END IF;
     RETURN ARRAY[]::bigint[];
 END $$;
 
--- Wait until nobody holds this bell, for at most p_spans times the session's lock_timeout. Each span is a
--- transaction of its own: an old snapshot keeps the server from forgetting what other locks have left behind.
-CREATE OR REPLACE PROCEDURE @SCHEMA@.lockkeeper_stand_2(p_bell bigint, p_spans integer, INOUT gone boolean)
-LANGUAGE plpgsql AS $$
-BEGIN
-    FOR at IN 1..p_spans LOOP
-        BEGIN
-            PERFORM pg_catalog.pg_advisory_xact_lock_shared(p_bell);
-            gone := true;
-        EXCEPTION WHEN lock_not_available THEN
-            gone := false;
-        END;
-        EXIT WHEN gone;
-        COMMIT;
-    END LOOP;
-END $$;
-
 -- Leave many, in one order for everybody.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_many_2(
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_leave_many_3(
     p_locks bytea[], p_ids bytea[], p_seqs bigint[], p_bells bigint[])
 RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
+    durable CONSTANT text := current_setting('synchronous_commit');
     it record;
 BEGIN
     FOR it IN SELECT * FROM unnest(p_locks, p_ids, p_seqs, p_bells) AS a (lock, id, seq, bell) ORDER BY a.lock LOOP
-        PERFORM @SCHEMA@.lockkeeper_leave_2(it.lock, it.id, it.seq, it.bell);
+        PERFORM @SCHEMA@.lockkeeper_leave_3(it.lock, it.id, it.seq, it.bell);
     END LOOP;
+    -- Some of them may have let somebody in.
+    PERFORM set_config('synchronous_commit', durable, true);
     RETURN ARRAY[]::bigint[];
 END $$;
 
--- Keep what is held, all in one statement, without locking a line. Answers for each: 0 lost, 1 held, 2 held and
--- somebody waits.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_renew_2(
-    p_locks bytea[], p_ids bytea[], p_seqs bigint[], p_ttls bigint[]) RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    SET plan_cache_mode = force_custom_plan AS $$
-DECLARE
-    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    answer bigint[];
-BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
-    WITH asked AS (
-        SELECT * FROM unnest(p_locks, p_ids, p_seqs, p_ttls) WITH ORDINALITY AS a (lock, id, seq, ttl, at)
-    ), kept AS (
-        UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = now + a.ttl FROM asked AS a
-        WHERE c.lock = a.lock AND c.seq = a.seq AND c.id = a.id AND c.held AND c.expires > now RETURNING a.at
-    )
-    SELECT array_agg(CASE
-        WHEN k.at IS NULL THEN 0
-        WHEN EXISTS (SELECT 1 FROM @SCHEMA@.lockkeeper_claim AS w WHERE w.lock = a.lock AND NOT w.held) THEN 2
-        ELSE 1 END ORDER BY a.at)
-    INTO answer FROM asked AS a LEFT JOIN kept AS k ON k.at = a.at;
-    RETURN answer;
-END $$;
-
--- What one who waits sees, without changing anything: {state, ahead_waiting, microseconds until somebody at the
--- front expires, microseconds since somebody was last let in, 0 if that one does not know it yet}.
--- State: -1 not there, 0 waiting, 1 it is time to ask.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_look_2(p_lock bytea, p_id bytea, p_seq bigint) RETURNS bigint[]
+-- Hold less of the room from now on, where we stand: let in all who fit beside us now, and call them. Never acquires.
+-- Answers {1}, or {0} if it is not held by this claim.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_lower_3(
+    p_lock bytea, p_id bytea, p_seq bigint, p_weight bigint, p_capacity bigint) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    waits boolean;
-    next bigint;
-    inside boolean;
-    front bigint;
-    since bigint;
-    ahead_waiting bigint;
+    number bigint;
+    after bigint;
 BEGIN
-    SELECT NOT c.held INTO waits FROM @SCHEMA@.lockkeeper_claim AS c
-    WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > now;
-    IF waits IS NULL THEN
-        RETURN ARRAY[-1, 0, 0, 0];
-    ELSIF NOT waits THEN
-        RETURN ARRAY[1, 0, 0, 0];
-    END IF;
-    SELECT c.seq INTO next FROM @SCHEMA@.lockkeeper_claim AS c
-    WHERE c.lock = p_lock AND NOT c.held ORDER BY c.seq LIMIT 1;
-    SELECT coalesce(bool_or(c.held), false), min(c.expires),
-        max(CASE WHEN c.counter = 0 THEN now ELSE c.since END) FILTER (WHERE c.held)
-    INTO inside, front, since FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.seq <= next;
-    SELECT count(*) INTO ahead_waiting FROM @SCHEMA@.lockkeeper_claim AS c
-    WHERE c.lock = p_lock AND c.seq >= next AND c.seq < p_seq;
-    -- Somebody at the front is gone, or nobody is inside: whoever asks sets the line in motion.
-    RETURN ARRAY[(front <= now OR NOT inside)::integer, ahead_waiting, coalesce(front, now) - now,
-        now - coalesce(since, now)];
-END $$;
-
--- Keep the places of those who wait, all in one statement, without locking a line. p_wake is where they can be
--- called from now on. Answers for each what lockkeeper_look_2 does.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_keep_2(
-    p_locks bytea[], p_ids bytea[], p_seqs bigint[], p_ttls bigint[], p_wakes text[]) RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE
-    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    it record;
-    answer bigint[] := ARRAY[]::bigint[];
-BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
-    FOR it IN
-        SELECT * FROM unnest(p_locks, p_ids, p_seqs, p_ttls, p_wakes) AS a (lock, id, seq, ttl, wake)
-    LOOP
-        -- Whose row is locked at this moment is being let in, or removed.
-        PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c
-        WHERE c.lock = it.lock AND c.seq = it.seq AND c.id = it.id AND NOT c.held AND c.expires > now
-        FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            UPDATE @SCHEMA@.lockkeeper_claim AS c SET expires = now + it.ttl, wake = it.wake
-            WHERE c.lock = it.lock AND c.seq = it.seq;
-            answer := answer || @SCHEMA@.lockkeeper_look_2(it.lock, it.id, it.seq);
-        ELSE
-            answer := answer || ARRAY[1, 0, 0, 0]::bigint[];
-        END IF;
-    END LOOP;
-    RETURN answer;
-END $$;
-
--- Take the lock away from its holders, for the operator. Answers who lost it.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_break_2(p_lock bytea)
-RETURNS SETOF @SCHEMA@.lockkeeper_claim
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE
-    it @SCHEMA@.lockkeeper_claim;
-BEGIN
-    PERFORM @SCHEMA@.lockkeeper_durable_2();
+    PERFORM @SCHEMA@.lockkeeper_durable_3();
     UPDATE @SCHEMA@.lockkeeper_lock AS l
     SET counter = greatest(l.counter + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    WHERE l.lock = p_lock;
+    WHERE l.lock = p_lock RETURNING l.counter INTO number;
+    UPDATE @SCHEMA@.lockkeeper_claim AS c SET weight = p_weight, capacity = p_capacity
+    WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held
+        AND c.expires > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN ARRAY[0];
     END IF;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
-    FOR it IN DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = p_lock AND c.held RETURNING c.* LOOP
-        IF it.wake IS NOT NULL THEN
-            PERFORM pg_notify(it.wake, encode(it.id, 'hex'));
-        END IF;
-        RETURN NEXT it;
-    END LOOP;
-    PERFORM @SCHEMA@.lockkeeper_settle_2(p_lock, ''::bytea, 0);
-END $$;
-
--- Remove what dead processes left, of at most p_most lines, and as many lock rows that nobody has used for p_idle.
--- Does nothing if somebody cleaned less than p_every ago and found no more than that; all processes may call it.
--- Answers {claims removed, lock rows removed}.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_clean_2(p_every bigint, p_idle bigint, p_most bigint)
-RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    it record;
-    lines bigint := 0;
-    claims bigint := 0;
-    locks bigint;
-BEGIN
-    PERFORM 1 FROM @SCHEMA@.lockkeeper_store AS s WHERE s.cleaned <= now - p_every FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN ARRAY[0, 0];
+    SELECT s.next INTO after FROM @SCHEMA@.lockkeeper_settle_3(p_lock, p_id, 0, number) AS s;
+    IF after > number + 1 THEN
+        UPDATE @SCHEMA@.lockkeeper_lock AS l SET counter = after - 1 WHERE l.lock = p_lock;
     END IF;
-    FOR it IN
-        SELECT l.lock FROM @SCHEMA@.lockkeeper_lock AS l
-        JOIN (SELECT DISTINCT c.lock FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.expires <= now LIMIT p_most) AS s
-        ON s.lock = l.lock ORDER BY l.lock FOR UPDATE OF l SKIP LOCKED
-    LOOP
-        DELETE FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = it.lock AND c.expires <= now;
-        GET DIAGNOSTICS locks = ROW_COUNT;
-        claims := claims + locks;
-        lines := lines + 1;
-        PERFORM @SCHEMA@.lockkeeper_settle_2(it.lock, ''::bytea, 0);
-    END LOOP;
-    -- A turn that takes such a row at this moment gives it a present counter, and the row is then spared.
-    DELETE FROM @SCHEMA@.lockkeeper_lock AS d USING (
-        SELECT l.lock FROM @SCHEMA@.lockkeeper_lock AS l
-        WHERE l.counter < (now - p_idle) / 1000
-            AND NOT EXISTS (SELECT 1 FROM @SCHEMA@.lockkeeper_claim AS c WHERE c.lock = l.lock)
-        LIMIT p_most FOR UPDATE SKIP LOCKED) AS idle
-    WHERE d.lock = idle.lock;
-    GET DIAGNOSTICS locks = ROW_COUNT;
-    -- Where more is left, the next one goes on at once.
-    IF lines < p_most AND locks < p_most THEN
-        UPDATE @SCHEMA@.lockkeeper_store SET cleaned = now;
-    END IF;
-    RETURN ARRAY[claims, locks];
+    RETURN ARRAY[1];
 END $$;

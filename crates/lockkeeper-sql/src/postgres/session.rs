@@ -2,7 +2,7 @@
 //!
 //! No session state is relied on where a pooler in transaction mode may stand between. Prepared statements and
 //! settings are session state: under a pooler they may be another process's. So they are used only where the
-//! session is proven to be ours alone; what matters most, each function sets for its own transaction.
+//! session is proven to be ours alone; elsewhere what matters most is set for each transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, State
 
 use super::doubt::Identity;
 use super::fault::{Result, Trouble};
+use super::sql::Sql;
 use super::wake::{self, Wake};
 use super::wire::Wire;
 
@@ -27,11 +28,17 @@ use super::wire::Wire;
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// What our statements rely on: a setting, what it is set to, and whether the server may write that differently.
-const SETTINGS: [(&str, &str, bool); 20] = [
+const SETTINGS: [(&str, &str, bool); 23] = [
     ("default_transaction_isolation", "read committed", false),
     ("default_transaction_read_only", "off", false),
     ("default_transaction_deferrable", "off", false),
     ("search_path", "pg_catalog, pg_temp", false),
+    // A plan that was made while the tables were small must not read them whole when they are large.
+    ("enable_seqscan", "off", false),
+    // The plans of our functions do not depend on what they are asked for; each session would make each of them five times.
+    ("plan_cache_mode", "force_generic_plan", true),
+    // Where more than that is chosen, it stays.
+    ("synchronous_commit", "on", false),
     ("lock_timeout", "0", false),
     ("idle_in_transaction_session_timeout", "0", false),
     ("idle_session_timeout", "0", false),
@@ -135,7 +142,9 @@ impl Session {
         let rows = self
             .client
             .query_typed(
-                "SELECT s.name, set_config(s.name, s.value, false), s.at FROM unnest($1, $2) WITH ORDINALITY AS \
+                "SELECT s.name, CASE WHEN s.name = 'synchronous_commit' AND current_setting(s.name) = 'remote_apply' \
+                 THEN replace(set_config(s.name, 'remote_apply', false), 'remote_apply', s.value) \
+                 ELSE set_config(s.name, s.value, false) END, s.at FROM unnest($1, $2) WITH ORDINALITY AS \
                  s (name, value, at) WHERE current_setting('lockkeeper.session', true) = $3 \
                  AND current_setting(s.name, true) IS NOT NULL AND (s.name <> 'client_connection_check_interval' \
                  OR version() LIKE '%linux%') UNION ALL SELECT NULL, \
@@ -197,8 +206,14 @@ impl Session {
     }
 
     /// Run a statement, prepared if that is safe. Tells when it left.
-    pub(crate) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<(Vec<Row>, Moment), Error> {
+    pub(crate) async fn query(
+        &self,
+        sql: impl Into<Sql<'_>>,
+        params: &[Param<'_>],
+    ) -> Result<(Vec<Row>, Moment), Error> {
         let _alone = self.alone().await;
+        let sql = sql.into();
+        let sql = if self.is_ours() { sql.own } else { sql.pooled };
         let statement = self.prepare(sql, params).await?;
         let sent_at = Clock::boot().now();
         let answer = match statement {

@@ -21,7 +21,7 @@ use super::fault::{Cure, Result, Trouble};
 use super::options::PostgresOptions;
 use super::schema;
 use super::session::{Ears, Param, Session};
-use super::sql::Statements;
+use super::sql::{Sql, Statements};
 use super::wake::Wake;
 use crate::ahead::Chairs;
 use crate::retry;
@@ -83,6 +83,8 @@ pub(crate) struct Answer {
     pub(crate) sent_at: Moment,
     /// The session that answered; 0 if it may be another's the next moment.
     pub(crate) by: i64,
+    /// It was sent more than once, and may have been done before.
+    pub(crate) again: bool,
 }
 
 impl Answer {
@@ -178,7 +180,7 @@ impl Way {
     pub(crate) async fn ask(
         self: &Arc<Self>,
         doing: &'static str,
-        sql: &str,
+        sql: impl Into<Sql<'_>>,
         params: &[Param<'_>],
         patience: Duration,
     ) -> backend::Result<Answer> {
@@ -189,17 +191,17 @@ impl Way {
     pub(crate) async fn ask_or_again(
         self: &Arc<Self>,
         doing: &'static str,
-        sql: &str,
+        sql: impl Into<Sql<'_>>,
         params: [&[Param<'_>]; 2],
         patience: Duration,
     ) -> backend::Result<Answer> {
-        self.try_ask(sql, params, patience).await.map_err(|it| it.fault(doing))
+        self.try_ask(sql.into(), params, patience).await.map_err(|it| it.fault(doing))
     }
 
     /// Send a statement until it is answered or there is no more sense in it.
     async fn try_ask(
         self: &Arc<Self>,
-        sql: &str,
+        sql: Sql<'_>,
         [mut params, again]: [&[Param<'_>]; 2],
         mut patience: Duration,
     ) -> Result<Answer> {
@@ -212,7 +214,9 @@ impl Way {
                 shared.doubts.settle(&shared.clock, &session).await;
             }
             let trouble = match self.send(&session, sql, params, patience, until).await {
-                Ok((rows, sent_at)) => return Ok(Answer { rows, sent_at, by: session.pid() }),
+                Ok((rows, sent_at)) => {
+                    return Ok(Answer { rows, sent_at, by: session.pid(), again: 0 < attempt });
+                }
                 Err(trouble) => trouble,
             };
             match trouble.cure() {
@@ -260,7 +264,7 @@ impl Way {
     async fn send(
         self: &Arc<Self>,
         session: &Arc<Session>,
-        sql: &str,
+        sql: Sql<'_>,
         params: &[Param<'_>],
         patience: Duration,
         until: Moment,

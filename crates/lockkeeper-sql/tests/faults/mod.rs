@@ -8,7 +8,7 @@ use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, Clock, Guard, Key, Locker};
 use lockkeeper_servers::proxy::{Proxy, Rule};
-use lockkeeper_servers::{Daemon, KitError};
+use lockkeeper_servers::{Daemon, KitError, rooms};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
@@ -62,6 +62,15 @@ fn locker(store: impl Backend) -> Locker {
     Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build()
 }
 
+pub(crate) async fn rooms<S: Site>(site: &S) {
+    let (proxy, ttl) = (Proxy::start(site.port()).await.unwrap(), Duration::from_secs(600));
+    let (near, far) = (site.open(site.port()).await, site.open(proxy.port()).await);
+    rooms::readers_behind_are_called(&near, &far, ttl).await;
+    rooms::a_disagreement_is_told(&near, &far, ttl).await;
+    let locker = Locker::builder(far).ttl(ttl).build();
+    rooms::taken_in_one_trip(&proxy, &locker, &near, ["a", "b", "c"]).await;
+}
+
 /// The full name of the test that runs, by which it is started again in another process.
 pub(crate) fn this_test() -> String {
     std::thread::current().name().unwrap().to_owned()
@@ -101,6 +110,11 @@ macro_rules! cases {
         #[tokio::test]
         async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
             faults::late_take(&<$site>::start(&[]).await).await;
+        }
+
+        #[tokio::test]
+        async fn a_downgrade_calls_readers_and_three_free_locks_are_one_trip() {
+            faults::rooms(&<$site>::start(&[]).await).await;
         }
 
         #[tokio::test]

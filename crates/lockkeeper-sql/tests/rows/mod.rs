@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Fence, Key, Locker, Memory, SharedFence};
 use lockkeeper_sql::fenced::FencedError;
 use lockkeeper_sql::rowlock::{Attempts, Column, Retry, RowError};
 use tokio::task::JoinSet;
@@ -35,6 +35,16 @@ pub(crate) trait Shop: Send + Sync + Sized + 'static {
     async fn create_fences(conn: &mut Self::Conn);
     /// Check a fence in a transaction that is committed if it is good.
     async fn check(conn: &mut Self::Conn, key: &Key, fence: Fence) -> Result<(), FencedError<Self::Error>>;
+    /// The same for one who shares.
+    async fn check_shared(
+        conn: &mut Self::Conn,
+        key: &Key,
+        fence: SharedFence,
+    ) -> Result<(), FencedError<Self::Error>>;
+    /// The name of the database in the guide's headings.
+    const HEADING: &'static str;
+    /// Run what the guide says a writer or a reader runs, and commit. Whether it lets in.
+    async fn run_printed(conn: &mut Self::Conn, sql: &str, is_writer: bool, name: &str, fence: i64) -> bool;
 }
 
 /// The cases that are told in the same words on every server.
@@ -64,6 +74,16 @@ macro_rules! cases {
         #[tokio::test]
         async fn a_stale_fence_is_refused_and_a_read_raises_it() {
             rows::fenced::<$shop>().await;
+        }
+
+        #[tokio::test]
+        async fn readers_refuse_older_writers_and_not_each_other() {
+            rows::fenced_reads::<$shop>().await;
+        }
+
+        #[tokio::test]
+        async fn the_statements_of_the_guide_do_as_it_says() {
+            rows::printed_statements::<$shop>().await;
         }
     };
 }
@@ -122,7 +142,7 @@ pub(crate) async fn versioned<S: Shop>() -> u32 {
     let shop = S::shared().await;
     let mut owner = stock(&*shop, "stock_versioned").await;
     let (sold, retries) = sell(&*shop, |mut conn| async move {
-        let mut attempts = Attempts::new(Retry { attempts_max: 1000, ..Retry::default() });
+        let mut attempts = Attempts::new(Retry::times(1000));
         loop {
             // Both at once, as one number.
             let read = "SELECT version * 1000 + amount FROM stock_versioned WHERE id = 7";
@@ -185,4 +205,71 @@ pub(crate) async fn fenced<S: Shop>() {
     assert!(matches!(refused, Err(FencedError::Stale { seen, .. }) if seen == at(11)), "{refused:?}");
     let refused = S::check(&mut old, &key, at(u64::MAX)).await;
     assert!(matches!(refused, Err(FencedError::TooLarge { .. })), "{refused:?}");
+}
+
+/// A writer's fence, those of two who read beside each other after it, and that of a writer after them.
+pub(crate) async fn fences_of(name: &str) -> (Fence, [SharedFence; 2], Fence) {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let before = here.lock(name).await.unwrap().fence();
+    let readers = (here.read(name).await.unwrap(), there.read(name).await.unwrap());
+    let shared = [readers.0.fence(), readers.1.fence()];
+    drop(readers);
+    (before, shared, here.lock(name).await.unwrap().fence())
+}
+
+/// Of living readers none is refused; a writer before them is, and they are after the next one.
+pub(crate) async fn fenced_reads<S: Shop>() {
+    let (shop, key) = (S::shared().await, Key::new("prices").unwrap());
+    let mut conn = shop.conn().await;
+    S::create_fences(&mut conn).await;
+    let (before, [one, two], after) = fences_of("prices").await;
+    S::check(&mut conn, &key, before).await.unwrap();
+    for reader in [one, two, one, two] {
+        S::check_shared(&mut conn, &key, reader).await.unwrap();
+    }
+    let newest = one.get().max(two.get());
+    let refused = S::check(&mut conn, &key, before).await;
+    assert!(matches!(refused, Err(FencedError::Stale { seen, .. }) if seen.get() == newest), "{refused:?}");
+    for _ in 0..2 {
+        S::check(&mut conn, &key, after).await.unwrap();
+    }
+    for reader in [one, two] {
+        let refused = S::check_shared(&mut conn, &key, reader).await;
+        assert!(matches!(refused, Err(FencedError::Stale { seen, .. }) if seen == after), "{refused:?}");
+    }
+    // A reader may be the first of all.
+    let fresh = Key::new("prices/fresh").unwrap();
+    S::check_shared(&mut conn, &fresh, one).await.unwrap();
+    assert!(S::check(&mut conn, &fresh, before).await.is_err());
+}
+
+/// What stands below this heading of the guide.
+fn printed(heading: &str) -> &'static str {
+    let guide = include_str!("../../../../docs/guides/fenced-writes.md");
+    let section = guide.split_once(heading).unwrap().1;
+    section.split_once("```sql\n").unwrap().1.split_once("\n```").unwrap().0
+}
+
+/// What the guide prints does what the checkers do, in the same table.
+pub(crate) async fn printed_statements<S: Shop>() {
+    let (shop, name) = (S::shared().await, "printed/süß");
+    let mut conn = shop.conn().await;
+    S::create_fences(&mut conn).await;
+    let (before, [one, two], after) = fences_of(name).await;
+    let [writer, reader] = ["writer", "reader"].map(|it| printed(&format!("### {}, a {it}\n", S::HEADING)));
+    let mut writes =
+        async |fence: Fence| S::run_printed(&mut conn, writer, true, name, fence.get().cast_signed()).await;
+    assert!(writes(before).await && writes(before).await);
+    let mut other = shop.conn().await;
+    for fence in [one, two, one] {
+        assert!(S::run_printed(&mut other, reader, false, name, fence.get().cast_signed()).await);
+    }
+    assert!(!writes(before).await, "it was over when they read");
+    let key = Key::new(name).unwrap();
+    assert!(S::check(&mut other, &key, before).await.is_err(), "the checker sees the same");
+    S::check_shared(&mut other, &key, two).await.unwrap();
+    S::check(&mut other, &key, after).await.unwrap();
+    assert!(writes(after).await && !writes(before).await);
+    assert!(!S::run_printed(&mut other, reader, false, name, one.get().cast_signed()).await);
 }

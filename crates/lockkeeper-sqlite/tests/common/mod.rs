@@ -154,3 +154,35 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         clock.sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// Counts what is written to a file. As long as it lives the write-ahead log only grows.
+pub(crate) struct Commits {
+    path: PathBuf,
+    before: usize,
+    /// In a transaction that reads.
+    _reader: rusqlite::Connection,
+}
+
+impl Commits {
+    pub(crate) fn of(fixture: &Fixture) -> Self {
+        let reader = rusqlite::Connection::open(fixture.path()).unwrap();
+        reader.execute_batch("BEGIN; SELECT 1 FROM lockkeeper_store").unwrap();
+        let path = fixture.path().with_file_name("locks.db-wal");
+        let before = commits(&path);
+        Commits { path, before, _reader: reader }
+    }
+
+    /// The transactions since it was made.
+    pub(crate) fn count(&self) -> usize {
+        commits(&self.path) - self.before
+    }
+}
+
+/// How many transactions a log holds: a commit marks its last frame with the file's size. Frames with another salt than the
+/// log's are of an earlier one.
+fn commits(path: &Path) -> usize {
+    let log = std::fs::read(path).unwrap();
+    let page = usize::try_from(u32::from_be_bytes(log[8..12].try_into().unwrap())).unwrap();
+    let frames = log[32..].chunks_exact(24 + page);
+    frames.filter(|frame| frame[4..8] != [0; 4] && frame[8..16] == log[16..24]).count()
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockkeeper_core::{ClaimId, Key, Moment};
+use lockkeeper_core::{ClaimId, Key, Load, Moment};
 
 use super::{Ask, Event, Rule, Violation, What};
 
@@ -82,7 +82,8 @@ pub fn fences(events: &[Event]) -> Verdict {
     Ok(())
 }
 
-/// Nobody is granted before another who surely stood in line when he first asked, and surely still does.
+/// Nobody is granted before another who surely stood in line when he first asked, and surely still does, unless the two
+/// fit together: those enter together, and which of them is told first says nothing.
 ///
 /// Surely: the other had been told to wait, has not begun to leave, and asked often enough that the store
 /// had no right to forget him. Who let his place lapse is not counted.
@@ -101,6 +102,7 @@ pub fn fifo(events: &[Event]) -> Verdict {
             };
             let overtaken = courses.iter().find(|(claim, other)| {
                 *claim != winner
+                    && !won.fits_beside(other)
                     && other.first_wait.is_some_and(|it| it < first_asked)
                     && other.ended.is_none_or(|it| grant.line < it)
                     && other.grant.is_none_or(|it| grant.fence < it.fence)
@@ -204,6 +206,7 @@ fn tenures(events: &[Event]) -> BTreeMap<Key, Vec<Tenure>> {
 /// What one claim did in one line, for the FIFO checker.
 #[derive(Debug, Default)]
 struct Course {
+    load: Option<Load>,
     first_asked: Option<usize>,
     first_wait: Option<usize>,
     /// When each answered question was asked, when it was answered, and until when that kept the place.
@@ -220,7 +223,12 @@ struct Won {
 }
 
 impl Course {
+    fn fits_beside(&self, other: &Course) -> bool {
+        self.load.zip(other.load).is_some_and(|(one, two)| one.fits_beside(two))
+    }
+
     fn see(&mut self, line: usize, event: &Event) {
+        self.load = Some(Load::new(event.weight, event.capacity));
         match event.what {
             What::Waits { asked } => {
                 self.first_asked.get_or_insert(asked.line);

@@ -181,6 +181,19 @@ fn fifo_is_broken_by_a_newcomer_and_by_a_later_waiter() {
 }
 
 #[test]
+fn those_who_fit_together_do_not_overtake_each_other() {
+    let (writer, one, two, late) =
+        (claim(1).load(Load::WRITER), claim(2).load(Load::READER), claim(3).load(Load::READER), claim(4));
+    let told_in_reverse = Script::new();
+    told_in_reverse.grant(&writer, 1).waits(&one).waits(&two).leaves(&writer).grant(&two, 2).grant(&one, 3);
+    assert_eq!(fifo(&told_in_reverse.events()), Ok(()));
+    let mutex = late.load(Load::MUTEX);
+    let passed = Script::new();
+    passed.grant(&writer, 1).waits(&mutex).waits(&two).leaves(&writer).grant(&two, 2).grant(&mutex, 3);
+    assert_eq!(rule(fifo(&passed.events())), Some(Rule::Fifo));
+}
+
+#[test]
 fn who_left_or_let_his_place_lapse_is_not_overtaken() {
     let (a, b, c) = (claim(1), claim(2), claim(3));
     let left = Script::new();

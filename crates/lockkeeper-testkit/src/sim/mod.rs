@@ -4,15 +4,18 @@
 //! beyond the ttl, loses requests and replies, swallows calls for ever, and delivers letters of the dead.
 //! Processes are paused and killed. A [`Witness`] looks at every guard after every step:
 //!
-//! * at most one tenure is valid at any moment, in the whole world;
+//! * what is valid at any moment fits together, in the whole world: one tenure, or shares whose weights are within the
+//!   smallest capacity;
 //! * what was over is never valid again;
-//! * fences grow with every guard, and stay on reentry;
+//! * fences grow with every guard, and stay on reentry; among those who share they are in no order;
+//! * an owner that reads and asks to write is refused at once;
 //! * a guard is good when it is received;
 //! * when all users are gone, the store is empty after the ttl, and no locker keeps a line.
 //!
 //! The same seed gives the same run. A failing seed is told with the command that replays it.
 
 mod executor;
+mod held;
 mod post;
 mod users;
 mod way;
@@ -30,6 +33,7 @@ use crate::chance::Chance;
 use crate::chaos::Odds;
 
 pub use executor::{Ended, Executor, Process, ProcessId};
+pub use held::Held;
 pub use post::{Delays, Post, PostPlace};
 pub use way::Way;
 pub use witness::{Counts, Witness};
@@ -55,6 +59,10 @@ pub struct Scenario {
     pub pauses: u32,
     /// How many processes it kills; each is replaced by a new one.
     pub crashes: u32,
+    /// How many keys there are.
+    pub keys: u64,
+    /// Whether users ask for shares, too: to read, and for permits.
+    pub shares: bool,
 }
 
 impl Scenario {
@@ -84,7 +92,16 @@ impl Scenario {
             slow_letters: chance.below(40) * storm,
             pauses: u32::try_from(chance.below(6) * storm).unwrap_or(0),
             crashes: u32::try_from(chance.below(2) * storm).unwrap_or(0),
+            keys: 1,
+            shares: false,
         }
+    }
+
+    /// The scenario of a seed in which users also read and take permits, of one key or of several.
+    pub fn drawn_with_shares(seed: u64) -> Self {
+        let scenario = Scenario::drawn(seed);
+        let keys = 1 + Chance::seeded(!seed).below(3);
+        Scenario { keys, shares: true, users: scenario.users + 1, ..scenario }
     }
 
     /// Run it over `store`, with every locker built by `settings`.
@@ -132,7 +149,7 @@ pub struct Broken {
     /// What was seen.
     pub what: String,
     /// What happened until then.
-    pub counts: Counts,
+    pub counts: Box<Counts>,
     /// When, since the beginning of the run.
     pub at: Duration,
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Fault, Place, Profile, Renewal, Result, Turn};
 use lockkeeper_core::kit::locked;
+use lockkeeper_core::memos::DynMemos;
 use lockkeeper_core::node::{Node, RaiseCounter, Standing};
-use lockkeeper_core::{Claim, Clock, Spawn};
+use lockkeeper_core::{Claim, Clock, Load, Spawn};
 use tokio::sync::oneshot;
 
 use crate::chance::Chance;
@@ -72,6 +73,11 @@ impl<B: Backend> Backend for Post<B> {
 
     fn profile(&self) -> Profile {
         self.inner.profile()
+    }
+
+    /// As they are: what happens to calls here happens to locks.
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        self.inner.memos()
     }
 
     fn enter(&self, claim: Claim) -> PostPlace<B> {
@@ -157,6 +163,14 @@ impl<B: Backend> Place for PostPlace<B> {
 
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send {
         self.send(|it| Box::pin(it.leave()))
+    }
+
+    fn linger(&mut self, span: Duration) -> impl Future<Output = Result<()>> + Send {
+        self.send(move |it| Box::pin(it.linger(span)))
+    }
+
+    fn lower(&mut self, load: Load) -> impl Future<Output = Result<bool>> + Send {
+        self.send(move |it| Box::pin(it.lower(load)))
     }
 }
 

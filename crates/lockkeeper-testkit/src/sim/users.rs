@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Error, Guard, LockRequest, Locker, Owner, Spawn};
+use lockkeeper_core::{Clock, Error, Load, LockRequest, Locker, Owner, SharedRequest, Spawn};
 
 use super::executor::Process;
+use super::held::Held;
 use super::witness::Witness;
 use crate::chance::Chance;
 
@@ -23,12 +24,22 @@ pub(super) struct User {
     pub(super) chance: Chance,
     pub(super) ttl: Duration,
     pub(super) rounds: u32,
+    pub(super) keys: u64,
+    pub(super) shares: bool,
     /// How often its process was paused so far.
     pub(super) pauses: Arc<AtomicU64>,
 }
 
-/// The name of the lock that everybody wants.
-pub(super) const KEY: &str = "simulated";
+/// The names of the locks that everybody wants.
+pub(super) fn key(number: u64) -> String {
+    format!("simulated/{number}")
+}
+
+/// A request of either kind.
+enum Request {
+    Alone(LockRequest),
+    Shared(SharedRequest, Load),
+}
 
 impl User {
     /// A life: so many rounds of wanting the lock.
@@ -43,6 +54,7 @@ impl User {
             let prompt = pauses == self.pauses.load(Ordering::Relaxed);
             let guard = self.witness.received(self.process.id(), guard, prompt);
             self.hold(&guard, &owner).await;
+            let Some(guard) = self.downgrade(guard, &owner).await else { continue };
             if !guard.is_valid() {
                 self.witness.count(|it| it.lost += 1);
             }
@@ -50,26 +62,46 @@ impl User {
         }
     }
 
-    fn request(&mut self, owner: &Owner) -> LockRequest {
-        // Callers of one line need not agree about the ttl.
+    /// What to ask for. Callers of one line need agree neither about the ttl nor about the capacity.
+    fn request(&mut self, owner: &Owner) -> Request {
+        let name = key(if self.keys == 1 { 0 } else { self.chance.below(self.keys) });
         let ttl = if self.chance.per_mille(850) { self.ttl } else { self.ttl / 2 };
-        let request = self.locker.lock(KEY).ttl(ttl).owner(owner);
-        if self.chance.per_mille(100) { request.max_hold(self.ttl * 2) } else { request }
+        let max_hold = self.chance.per_mille(100).then_some(self.ttl * 2);
+        let kind = if self.shares { self.chance.below(10) } else { 0 };
+        if kind < 4 {
+            let request = if kind == 1 { self.locker.write(name) } else { self.locker.lock(name) };
+            let request = request.ttl(ttl).owner(owner);
+            return Request::Alone(if let Some(it) = max_hold { request.max_hold(it) } else { request });
+        }
+        let capacity = if self.chance.per_mille(900) { 3 } else { 2 };
+        let permits = 1 + u32::from(self.chance.per_mille(300));
+        let (request, load) = if kind < 7 {
+            (self.locker.read(name), Load::READER)
+        } else {
+            (self.locker.permits(name, permits, capacity), Load::new(permits, capacity))
+        };
+        let request = request.ttl(ttl).owner(owner);
+        Request::Shared(if let Some(it) = max_hold { request.max_hold(it) } else { request }, load)
     }
 
-    /// Ask for the lock in one of the many ways.
-    async fn want(&mut self, owner: &Owner) -> Option<Guard> {
+    /// Ask in one of the many ways.
+    async fn want(&mut self, owner: &Owner) -> Option<Held> {
         let request = self.request(owner);
         let wait = self.chance.span(self.ttl * 4);
-        let answer = match self.chance.below(10) {
-            0 | 1 => request.attempt().await,
-            2 => walk_away(request.into_future(), poll_fn(|_| Poll::Ready(()))).await,
-            3 | 4 => {
-                let bored = self.clock.sleep(self.chance.span(self.ttl * 2));
-                walk_away(request.into_future(), bored).await
+        let way = self.chance.below(10);
+        let bored = if matches!(way, 3 | 4) { self.chance.span(self.ttl * 2) } else { Duration::ZERO };
+        let answer = match request {
+            Request::Alone(it) => {
+                let attempt = |it: LockRequest| it.attempt().into_future();
+                let patient = |it: LockRequest| it.wait_at_most(wait);
+                self.ask(way, it, bored, attempt, patient).await.map(|it| it.map(Held::from))
             }
-            5 => request.await.map(Some),
-            _ => request.wait_at_most(wait).await.map(Some),
+            Request::Shared(it, load) => {
+                let attempt = |it: SharedRequest| it.attempt().into_future();
+                let patient = |it: SharedRequest| it.wait_at_most(wait);
+                let answer = self.ask(way, it, bored, attempt, patient).await;
+                answer.map(|it| it.map(|guard| Held::share(guard, load)))
+            }
         };
         match answer {
             Ok(Some(guard)) => return Some(guard),
@@ -82,8 +114,29 @@ impl User {
         None
     }
 
+    async fn ask<G, R, T>(
+        &self,
+        way: u64,
+        request: R,
+        bored: Duration,
+        attempt: impl FnOnce(R) -> T,
+        patient: impl FnOnce(R) -> R,
+    ) -> Result<Option<G>, Error>
+    where
+        R: Future<Output = Result<G, Error>>,
+        T: Future<Output = Result<Option<G>, Error>>,
+    {
+        match way {
+            0 | 1 => attempt(request).await,
+            2 => walk_away(request, poll_fn(|_| Poll::Ready(()))).await,
+            3 | 4 => walk_away(request, self.clock.sleep(bored)).await,
+            5 => request.await.map(Some),
+            _ => patient(request).await.map(Some),
+        }
+    }
+
     /// Hold it for a while, perhaps deeper.
-    async fn hold(&mut self, guard: &Guard, owner: &Owner) {
+    async fn hold(&mut self, guard: &Held, owner: &Owner) {
         let span = match self.chance.below(4) {
             0 => Duration::ZERO,
             1 => self.chance.span(self.ttl * 3),
@@ -101,16 +154,54 @@ impl User {
         }
     }
 
-    async fn reenter(&mut self, outer: &Guard, owner: &Owner, span: Duration) {
-        let again = self.locker.lock(KEY).owner(owner).ttl(self.ttl).wait_at_most(self.ttl / 4).await;
-        let Ok(inner) = again else { return };
+    /// Perhaps go on as a reader, and hold that for a while. `None` if it was lost or given back over it.
+    async fn downgrade(&mut self, guard: Arc<Held>, owner: &Owner) -> Option<Arc<Held>> {
+        if !self.shares || !guard.load().is_exclusive() || !self.chance.per_mille(300) {
+            return Some(guard);
+        }
+        let Some(guard) = Arc::into_inner(guard) else {
+            self.witness.accuse("a guard was shared by mistake of the simulation".to_owned());
+            return None;
+        };
+        let bored = if self.chance.per_mille(100) { self.chance.span(self.ttl) } else { self.ttl * 100 };
+        let Ok(Some(guard)) = walk_away(guard.downgrade(), self.clock.sleep(bored)).await else {
+            return None;
+        };
+        let guard = self.witness.downgraded(self.process.id(), guard);
+        self.hold(&guard, owner).await;
+        Some(guard)
+    }
+
+    /// Ask again for what we hold. Who reads may read again, and must not ask to write.
+    async fn reenter(&mut self, outer: &Held, owner: &Owner, span: Duration) {
+        let (name, load) = (outer.key().as_str().to_owned(), outer.load());
+        let inner = if load == Load::READER {
+            if self.chance.per_mille(300) {
+                let valid = outer.is_valid();
+                let answer =
+                    self.locker.write(name).owner(owner).ttl(self.ttl).wait_at_most(self.ttl / 4).await;
+                let refused = matches!(answer, Err(Error::Invalid { .. }));
+                if valid && outer.is_valid() && !refused {
+                    self.witness.accuse(format!("an owner that reads asked to write: {answer:?}"));
+                }
+                return;
+            }
+            let again = self.locker.read(name).owner(owner).ttl(self.ttl).wait_at_most(self.ttl / 4).await;
+            again.map(|it| Held::share(it, load))
+        } else if load.is_exclusive() {
+            let again = self.locker.lock(name).owner(owner).ttl(self.ttl).wait_at_most(self.ttl / 4).await;
+            again.map(Held::from)
+        } else {
+            return self.clock.sleep(span).await;
+        };
+        let Ok(inner) = inner else { return };
         let inner = self.witness.reentered(self.process.id(), outer, inner);
         self.clock.sleep(span).await;
         self.give_back(inner).await;
     }
 
     /// End a guard in one of the many ways.
-    async fn give_back(&mut self, guard: Arc<Guard>) {
+    async fn give_back(&mut self, guard: Arc<Held>) {
         let Some(guard) = Arc::into_inner(guard) else {
             self.witness.accuse("a guard was shared by mistake of the simulation".to_owned());
             return;

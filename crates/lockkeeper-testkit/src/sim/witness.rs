@@ -1,12 +1,14 @@
 //! The witness: looks at every guard in the world after every step, and knows what must never be.
 
+use std::collections::HashMap;
 use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, Weak};
 
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Fence, Guard};
+use lockkeeper_core::{Fence, Key, Load};
 
 use super::executor::ProcessId;
+use super::held::Held;
 
 /// Sees every guard that a user holds. Clones share what it has seen.
 #[derive(Clone, Debug, Default)]
@@ -15,16 +17,35 @@ pub struct Witness(Arc<Mutex<Book>>);
 #[derive(Debug, Default)]
 struct Book {
     guards: Vec<Sighting>,
-    newest: Option<Fence>,
+    newest: HashMap<Key, Newest>,
     counts: Counts,
     verdict: Option<String>,
 }
 
+/// The largest fences of one key that a user was given.
+#[derive(Clone, Copy, Debug, Default)]
+struct Newest {
+    alone: u64,
+    shared: u64,
+}
+
+impl Newest {
+    /// What a fence must be above: those who share come after everybody who was alone, and in no order among themselves.
+    fn below(self, load: Load) -> u64 {
+        if load.is_exclusive() { self.alone.max(self.shared) } else { self.alone }
+    }
+
+    fn see(&mut self, load: Load, fence: u64) {
+        let newest = if load.is_exclusive() { &mut self.alone } else { &mut self.shared };
+        *newest = (*newest).max(fence);
+    }
+}
+
 #[derive(Debug)]
 struct Sighting {
-    guard: Weak<Guard>,
+    guard: Weak<Held>,
     process: ProcessId,
-    fence: Fence,
+    fence: u64,
     over: bool,
 }
 
@@ -37,6 +58,10 @@ pub struct Counts {
     pub handed_on: u64,
     /// Guards received by an owner that already had one.
     pub reentered: u64,
+    /// Guards received while others of the same key were valid.
+    pub shared: u64,
+    /// Guards of one who wrote that became those of a reader.
+    pub downgraded: u64,
     /// Guards that ended before their holder wanted.
     pub lost: u64,
     /// Requests that were dropped half-way.
@@ -54,6 +79,8 @@ impl AddAssign for Counts {
         self.granted += other.granted;
         self.handed_on += other.handed_on;
         self.reentered += other.reentered;
+        self.shared += other.shared;
+        self.downgraded += other.downgraded;
         self.lost += other.lost;
         self.cancelled += other.cancelled;
         self.refused += other.refused;
@@ -64,27 +91,32 @@ impl AddAssign for Counts {
 
 impl Witness {
     /// A user received a guard. `prompt`: its process was not paused while it waited.
-    pub fn received(&self, process: ProcessId, guard: Guard, prompt: bool) -> Arc<Guard> {
+    pub fn received(&self, process: ProcessId, guard: impl Into<Held>, prompt: bool) -> Arc<Held> {
+        let guard = guard.into();
         let mut book = locked(&self.0);
-        let (fence, valid) = (guard.fence(), guard.is_valid());
+        let (fence, load, valid) = (guard.fence(), guard.load(), guard.is_valid());
         book.counts.granted += 1;
         if prompt && !valid {
             book.accuse(format!("process {process} was given a guard ({fence}) that was over already"));
         }
-        if let (true, Some(newest)) = (valid, book.newest) {
-            if fence <= newest {
-                book.accuse(format!("process {process} was given fence {fence} after {newest}"));
-            }
-            book.counts.handed_on += u64::from(fence.counter() == newest.counter());
-        }
         if valid {
-            book.newest = book.newest.max(Some(fence));
+            let newest = book.newest.entry(guard.key().clone()).or_default();
+            let (before, below) = (*newest, newest.below(load));
+            newest.see(load, fence);
+            if fence <= below {
+                book.accuse(format!("process {process} was given fence {fence} after {below}"));
+            }
+            let counter = |it: u64| Fence::from_u64(it).counter();
+            let same = 0 < before.alone && counter(fence) == counter(before.alone.max(before.shared));
+            book.counts.handed_on += u64::from(same);
+            book.counts.shared += u64::from(book.is_beside_another(&guard));
         }
         book.see(process, guard)
     }
 
     /// An owner received a second guard beside its first.
-    pub fn reentered(&self, process: ProcessId, outer: &Guard, inner: Guard) -> Arc<Guard> {
+    pub fn reentered(&self, process: ProcessId, outer: &Held, inner: impl Into<Held>) -> Arc<Held> {
+        let inner = inner.into();
         if inner.fence() != outer.fence() && !outer.is_valid() {
             // The outer one was over: this is a grant like any other.
             return self.received(process, inner, false);
@@ -98,8 +130,25 @@ impl Witness {
         book.see(process, inner)
     }
 
+    /// One who wrote reads now, or still writes where the store cannot do that.
+    pub fn downgraded(&self, process: ProcessId, guard: Held) -> Arc<Held> {
+        let mut book = locked(&self.0);
+        if !guard.load().is_exclusive() {
+            book.counts.downgraded += 1;
+            let (fence, newest) = (guard.fence(), book.newest.entry(guard.key().clone()).or_default());
+            let below = newest.alone;
+            newest.see(guard.load(), fence);
+            if guard.is_valid() && fence <= below {
+                book.accuse(format!(
+                    "process {process} reads with fence {fence} what was written with {below}"
+                ));
+            }
+        }
+        book.see(process, guard)
+    }
+
     /// A guard goes to another task of its process.
-    pub fn passed_on(&self, process: ProcessId, guard: Guard) -> Arc<Guard> {
+    pub fn passed_on(&self, process: ProcessId, guard: Held) -> Arc<Held> {
         locked(&self.0).see(process, guard)
     }
 
@@ -115,10 +164,10 @@ impl Witness {
         what(&mut locked(&self.0).counts);
     }
 
-    /// Look at every guard: at most one tenure may be valid, and what is over stays over.
+    /// Look at every guard: what is valid at once fits together, and what is over stays over.
     pub fn look(&self) {
         let mut book = locked(&self.0);
-        let mut valid: Option<(ProcessId, Fence)> = None;
+        let mut rooms: HashMap<Key, Vec<Inside>> = HashMap::new();
         let mut accusation = None;
         book.guards.retain_mut(|it| {
             let Some(guard) = it.guard.upgrade() else {
@@ -130,17 +179,16 @@ impl Witness {
                 accusation =
                     Some(format!("{} of process {} was over and is valid again", it.fence, it.process));
             } else {
-                let other =
-                    valid.replace((it.process, it.fence)).filter(|other| *other != (it.process, it.fence));
-                if let Some((process, fence)) = other {
-                    let (fence_2, process_2) = (it.fence, it.process);
-                    accusation = Some(format!(
-                        "{fence} of process {process} and {fence_2} of {process_2} are both valid"
-                    ));
+                let inside = Inside { process: it.process, fence: it.fence, load: guard.load() };
+                let room = rooms.entry(guard.key().clone()).or_default();
+                // Guards of one tenure weigh as much as one: those of an owner, or readers of a process.
+                if !room.iter().any(|it| (it.process, it.fence) == (inside.process, inside.fence)) {
+                    room.push(inside);
                 }
             }
             true
         });
+        accusation = accusation.or_else(|| rooms.values().find_map(|it| too_many(it)));
         if let Some(what) = accusation {
             book.accuse(what);
         }
@@ -163,13 +211,37 @@ impl Witness {
 }
 
 impl Book {
-    fn see(&mut self, process: ProcessId, guard: Guard) -> Arc<Guard> {
+    fn see(&mut self, process: ProcessId, guard: Held) -> Arc<Held> {
         let (fence, over, guard) = (guard.fence(), !guard.is_valid(), Arc::new(guard));
         self.guards.push(Sighting { guard: Arc::downgrade(&guard), process, fence, over });
         guard
     }
 
+    fn is_beside_another(&self, guard: &Held) -> bool {
+        let others = self.guards.iter().filter_map(|it| it.guard.upgrade());
+        others.into_iter().any(|it| it.key() == guard.key() && it.is_valid())
+    }
+
     fn accuse(&mut self, what: String) {
         self.verdict.get_or_insert(what);
     }
+}
+
+/// A tenure that is valid now.
+struct Inside {
+    process: ProcessId,
+    fence: u64,
+    load: Load,
+}
+
+/// What is wrong with a room in which these are valid at once.
+fn too_many(room: &[Inside]) -> Option<String> {
+    let weight: u64 = room.iter().map(|it| u64::from(it.load.weight)).sum();
+    let capacity = room.iter().map(|it| it.load.capacity).min()?;
+    if weight <= u64::from(capacity) {
+        return None;
+    }
+    let who = |it: &Inside| format!("{} of process {} ({})", it.fence, it.process, it.load);
+    let who: Vec<String> = room.iter().map(who).collect();
+    Some(format!("{} are both valid", who.join(" and ")))
 }

@@ -11,7 +11,7 @@ use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Key, Locker, LockerBuilder, Moment, Spawn};
 
 use super::executor::{Ended, Executor, Process, ProcessId};
-use super::users::{KEY, User};
+use super::users::{User, key};
 use super::way::Way;
 use super::witness::Witness;
 use super::{Broken, Report, Scenario};
@@ -90,7 +90,9 @@ impl<S: Inspect + Clone> World<S> {
         let (counts, lasted) = (self.witness.counts(), self.clock.now() - start);
         match self.witness.verdict() {
             None => Ok(Report { counts, steps: self.executor.steps(), lasted }),
-            Some(what) => Err(Broken { seed: self.scenario.seed, what, counts, at: lasted }),
+            Some(what) => {
+                Err(Broken { seed: self.scenario.seed, what, counts: Box::new(counts), at: lasted })
+            }
         }
     }
 
@@ -116,6 +118,8 @@ impl<S: Inspect + Clone> World<S> {
                 chance: self.fork(),
                 ttl: self.scenario.ttl,
                 rounds: self.scenario.rounds,
+                keys: self.scenario.keys,
+                shares: self.scenario.shares,
                 pauses: pauses.clone(),
             };
             let users = users.clone();
@@ -211,16 +215,18 @@ impl<S: Inspect + Clone> World<S> {
         if self.witness.verdict().is_some() {
             return;
         }
-        let Ok(key) = Key::new(KEY) else { return };
+        let keys: Vec<Key> = (0..self.scenario.keys).filter_map(|it| Key::new(&key(it)).ok()).collect();
         let (store, witness, clock) = (self.store.clone(), self.witness.clone(), self.clock.clone());
         let (looked, settles) = (Arc::new(AtomicBool::new(false)), self.scenario.ttl * 10);
         let done = looked.clone();
         self.executor.process(SPIRIT).spawn(Box::pin(async move {
             clock.sleep(settles).await;
-            match store.show(&key).await {
-                Ok(None) => {}
-                Ok(Some(found)) => witness.accuse(format!("this is left in the store: {found:?}")),
-                Err(fault) => witness.accuse(format!("the store cannot be looked at: {fault}")),
+            for key in keys {
+                match store.show(&key).await {
+                    Ok(None) => {}
+                    Ok(Some(found)) => witness.accuse(format!("this is left in the store: {found:?}")),
+                    Err(fault) => witness.accuse(format!("the store cannot be looked at: {fault}")),
+                }
             }
             done.store(true, Ordering::Relaxed);
         }));

@@ -14,6 +14,9 @@ use lockkeeper_core::{Claim, Clock, Moment};
 use super::trial::Failure;
 use crate::history::{History, What};
 
+/// Until when the store must keep what nobody has asked for.
+const NEVER_ASKED: Moment = Moment::from_nanos(0);
+
 /// Somebody who wants a lock.
 #[derive(Debug)]
 pub struct Contender<P> {
@@ -36,7 +39,7 @@ impl<P: Place> Contender<P> {
         clock: Clock,
         patience: Duration,
     ) -> Self {
-        let safe_until = Moment::from_nanos(0);
+        let safe_until = NEVER_ASKED;
         Contender { claim, place, lease, history, clock, patience, safe_until }
     }
 
@@ -134,8 +137,12 @@ impl<P: Place> Contender<P> {
     /// # Errors
     /// If it is not; `why` says why it should have been.
     pub async fn takes_at_once(&mut self, why: &str) -> Result<Grant, Failure> {
+        let kept_until = self.safe_until;
         match self.ask().await? {
             Turn::Held(grant) => Ok(grant),
+            Turn::Wait { .. } if kept_until != NEVER_ASKED && kept_until <= self.clock.now() => {
+                Err(Failure::Stalled("told to wait, but perhaps its place was forgotten before".to_owned()))
+            }
             Turn::Wait { ahead, .. } => {
                 Err(Failure::broken(format!("told to wait ({ahead:?} ahead), but {why}")))
             }
@@ -275,6 +282,21 @@ impl<P: Place> Contender<P> {
             biased;
             () = self.place.changed() => {}
             () = tokio::task::yield_now() => {}
+        }
+    }
+
+    /// Listen, and be notified while it is surely ours. A short ttl may be too short for a slow machine.
+    ///
+    /// # Errors
+    /// If nothing is heard; `why` says what there was to hear.
+    pub async fn is_notified(&mut self, why: &str) -> Result<(), Failure> {
+        let (until, ttl) = (self.safe_until, self.claim.ttl);
+        tokio::select! {
+            () = self.place.changed() => Ok(()),
+            () = self.clock.sleep_until(until) => {
+                let what = format!("the holder heard nothing in {ttl:?}, but {why}");
+                Err(if ttl < Duration::from_secs(3) { Failure::Stalled(what) } else { Failure::Broken(what) })
+            }
         }
     }
 

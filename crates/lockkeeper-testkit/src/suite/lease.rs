@@ -1,8 +1,8 @@
-//! Lines 9, 10, 12 and 13: how long a grant lasts, by whose clock, and what is forgotten after it.
+//! Lines 9, 10, 12, 13 and 17: how long a grant lasts, by whose clock, and what is forgotten after it.
 
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Lease, Turn};
+use lockkeeper_core::backend::{Backend, Lease, Place as _, Turn};
 
 use super::harness::Harness;
 use super::trial::{Failure, Outcome, Trial, Verdict, unless_leased_by_claim};
@@ -205,5 +205,36 @@ pub async fn an_answer_that_comes_too_late_harms_nobody<H: Harness>(trial: &Tria
     late.leaves().await?;
     other.must_still_hold("only one whose time was over left").await?;
     other.leaves().await?;
+    Ok(Outcome::Shown)
+}
+
+/// A lock that is given back later is kept for that time, longer or shorter than its ttl, and then somebody else has it.
+///
+/// # Errors
+/// If the store breaks the contract.
+pub async fn a_lock_lingers_as_long_as_was_said<H: Harness>(trial: &Trial<H>) -> Verdict {
+    let (here, there) = (trial.connect().await, trial.connect().await);
+    if !here.profile().lingers {
+        return Ok(Outcome::NotPromised("the store keeps no lock for a holder that is gone"));
+    }
+    for span in [trial.ttl * 2, trial.ttl / 2] {
+        let (mut holder, mut waiter) = (trial.contender(&here)?, trial.contender(&there)?);
+        holder.takes().await?;
+        waiter.must_wait(holder.safe_until(), "it is held").await?;
+        let asked_at = trial.clock.now();
+        holder.place().linger(span).await?;
+        holder.place().linger(span).await?;
+        // Of what comes now the record shall know nothing but that we believe in it no longer.
+        trial.history.note(&holder.claim, crate::history::What::Lost);
+        let until = asked_at.after(span);
+        waiter.must_wait_until(until, "it is to be kept for a time").await?;
+        waiter.takes().await?;
+        // It was the other's once: now it is nobody's to keep.
+        holder.place().linger(trial.ttl * 10).await?;
+        waiter.must_still_hold("one who holds nothing asked to keep it").await?;
+        waiter.leaves().await?;
+        holder.leaves().await?;
+    }
+    trial.nothing_is_left(&here, "all have left").await?;
     Ok(Outcome::Shown)
 }

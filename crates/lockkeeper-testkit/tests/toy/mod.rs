@@ -8,10 +8,12 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Fault, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Claim, ClaimId, Clock, Key, Load, Moment};
+use lockkeeper_core::memos::DynMemos;
+use lockkeeper_core::{Claim, ClaimId, Clock, Key, Load, Moment, admission};
 use tokio::sync::Notify;
 
 mod flaw;
+mod memos;
 
 pub(crate) use flaw::Flaw;
 
@@ -28,6 +30,7 @@ struct Store {
     rows: BTreeMap<String, Row>,
     places: u64,
     counter: u64,
+    memos: BTreeMap<String, memos::Kept>,
 }
 
 #[derive(Default)]
@@ -82,9 +85,16 @@ impl Backend for Toy {
 
     fn profile(&self) -> Profile {
         let sessions = self.is(Flaw::NoneWithSessions) || self.is(Flaw::GrantTooOptimisticWithSessions);
-        let profile = Profile::new("toy", Reach::Process).fifo().weighted();
+        let profile = Profile::new("toy", Reach::Process).fifo().weighted().lingering().lowering();
         let profile = profile.ttl(Duration::from_millis(1), Duration::from_secs(3600));
+        // Whoever hears something renews: with a mistake elsewhere, too often for it to show.
+        let notifies = matches!(self.flaw, Flaw::None | Flaw::NoneWithSessions | Flaw::HolderNotNotified);
+        let profile = if notifies { profile.notifying() } else { profile };
         if sessions { profile.by_session() } else { profile }
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn enter(&self, claim: Claim) -> ToyPlace {
@@ -170,6 +180,13 @@ impl ToyPlace {
         in_use + u64::from(self.claim.load.weight) <= u64::from(capacity)
     }
 
+    /// Whether all who stand before it enter now, and it fits beside them.
+    fn fits_behind(&self, row: &Row, before: &[Entry]) -> bool {
+        let load = |it: &Entry| Load::new(it.weight, it.capacity);
+        let line: Vec<Load> = row.held.iter().chain(before).map(load).chain([self.claim.load]).collect();
+        before.is_empty() || admission::inside(&line) == line.len()
+    }
+
     fn grant(&self, row: &mut Row, now: Moment) -> Turn {
         self.leave_line(row);
         row.counter += u64::from(!self.toy.is(Flaw::CounterRepeats) || row.counter == 0);
@@ -207,12 +224,14 @@ impl ToyPlace {
             }
         }
         let place = row.line.iter().position(|it| it.id == id);
-        let heads = place.unwrap_or(row.line.len()) == 0;
+        let before = &row.line[..place.unwrap_or(row.line.len())];
+        let may_enter =
+            if toy.is(Flaw::EntersOneByOne) { before.is_empty() } else { self.fits_behind(row, before) };
         let passes = toy.is(Flaw::LineBarges)
             || (toy.is(Flaw::ImpatientOvertakes) && !self.claim.patient)
             || (toy.is(Flaw::LightOvertakes) && self.claim.load.weight == 1);
         let insists = toy.is(Flaw::PersistenceWins) && place.is_some_and(|it| 1 <= row.line[it].asks);
-        if ((heads || passes) && self.fits(row)) || insists {
+        if ((may_enter || passes) && self.fits(row)) || insists {
             return self.grant(row, now);
         }
         match place {
@@ -277,6 +296,12 @@ impl ToyPlace {
     }
 }
 
+impl ToyPlace {
+    fn holds_what_is_wanted(&self) -> bool {
+        self.with_row(|row, _| row.held.iter().any(|it| it.id == self.id()) && !row.line.is_empty())
+    }
+}
+
 impl Place for ToyPlace {
     async fn turn(&mut self) -> Result<Turn> {
         if self.toy.is(Flaw::WakeUpNeeded) && !self.woken {
@@ -296,6 +321,12 @@ impl Place for ToyPlace {
     }
 
     async fn changed(&mut self) {
+        if self.holds_what_is_wanted() {
+            if self.toy.is(Flaw::HolderNotNotified) {
+                std::future::pending::<()>().await;
+            }
+            return;
+        }
         let release = self.toy.is(Flaw::ListeningReleases).then(|| Release(self));
         self.toy.bell.clone().notified().await;
         drop(release);
@@ -316,6 +347,36 @@ impl Place for ToyPlace {
         self.left = true;
         self.with_row(|row, _| self.leave_in(row));
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        let is = |flaw| self.toy.is(flaw);
+        self.with_row(|row, now| {
+            let until = if is(Flaw::LingeringByTheTtl) { self.expires_at(now) } else { now.after(span) };
+            row.held.iter_mut().filter(|it| it.id == self.id()).for_each(|it| it.expires_at = until);
+            if is(Flaw::LingeringIsLeaving) {
+                self.leave_in(row);
+            }
+        });
+        Ok(())
+    }
+
+    async fn lower(&mut self, load: Load) -> Result<bool> {
+        let is = |flaw| self.toy.is(flaw);
+        let (id, lowered) = (self.id(), self.entry(self.toy.clock.now()));
+        Ok(self.with_row(|row, _| {
+            let Some(entry) = row.held.iter_mut().find(|it| it.id == id) else {
+                return is(Flaw::LoweringIsAlwaysConfirmed);
+            };
+            if !is(Flaw::LoweringIsIgnored) {
+                (entry.weight, entry.capacity) = (load.weight, load.capacity);
+            }
+            if is(Flaw::LoweringIsLeaving) {
+                row.held.retain(|it| it.id != id);
+                row.line.push(lowered);
+            }
+            true
+        }))
     }
 
     fn turn_at_once(&mut self, _now: Moment) -> Option<Turn> {

@@ -1,12 +1,12 @@
 //! Getting into a line: making our node, finding it again, beginning a worn-out line anew, and doubting our server.
 
 use lockkeeper_core::backend::{Fault, Result};
-use zookeeper_client::{Acls, CreateMode, Error};
+use zookeeper_client::{Acls, CreateMode, Error, Stat};
 
 use super::{Next, TAKING, ZooKeeperPlace};
 use crate::fault::{self, NAME};
 use crate::fences::Written;
-use crate::line::{Entry, Look, in_order, is_worn_out, name_of};
+use crate::line::{Entry, Look, in_order, is_worn_out, marked_by, name_of};
 use crate::session::Session;
 use crate::store::Known;
 use crate::wake::Watch;
@@ -46,7 +46,7 @@ impl ZooKeeperPlace {
         let options = CreateMode::EphemeralSequential.with_acls(self.acls());
         // Both are sent now; the store answers them in this order.
         let created = session.client.create(&path, data.as_bytes(), &options);
-        let listed = session.client.list_children(&self.folder);
+        let listed = session.client.get_children(&self.folder);
         let both = async { (created.await, listed.await) };
         let (created, listed) = self.store.in_time(TAKING, both).await?;
         let (stat, number) = match self.store.call(session, TAKING, async { created }).await {
@@ -59,7 +59,7 @@ impl ZooKeeperPlace {
         if self.is_beyond() {
             return self.begin_anew(session).await;
         }
-        let Ok(listed) = self.store.call(session, TAKING, async { listed }).await? else {
+        let Ok((listed, folder)) = self.store.call(session, TAKING, async { listed }).await? else {
             self.reset();
             return Ok(Next::Again);
         };
@@ -67,11 +67,28 @@ impl ZooKeeperPlace {
             self.reset();
             return Ok(Next::Again);
         };
-        if self.is_alone() && look.blockers.is_empty() {
+        if look.blockers.is_empty()
+            && let Some(written) = self.let_in_by(&stat, &folder)
+        {
             self.wanted = look.wanted;
-            return self.enter(session, Written::first(&stat), floor).await;
+            return self.enter(session, written, floor).await;
         }
         self.proceed(session, look).await
+    }
+
+    /// What let us in, if a list shows nobody in our way right after our node was made; `None` if it takes another write.
+    ///
+    /// If our node is the last thing that happened to the line, nobody was in the way when it was made. Otherwise one who
+    /// stood before us may have entered since, by a write after ours, and gone. Its end is not later than the last thing
+    /// that happened to the line, so a mutex may count by that: whoever was before it has a smaller number, whoever comes
+    /// behind it a larger one, from after its own end. Two that share could count by the same, and write instead.
+    fn let_in_by(&self, own: &Stat, folder: &Stat) -> Option<Written> {
+        if folder.pzxid == own.czxid {
+            return Some(Written::first(own));
+        }
+        // A server that shows what is gone may not know of the last thing, either.
+        (self.is_alone() && self.gone.is_empty())
+            .then(|| Written { zxid: folder.pzxid, ..Written::first(own) })
     }
 
     /// Our node could not be made. If the ensemble said no there is none, and nothing to leave.
@@ -139,7 +156,7 @@ impl ZooKeeperPlace {
             }
             return Ok(Next::Again);
         }
-        let foreign = names.first().cloned();
+        let foreign = names.iter().find(|it| marked_by(it).is_none()).cloned();
         let line = in_order(names);
         if let (Some(foreign), true) = (foreign, line.is_empty()) {
             let text = format!(

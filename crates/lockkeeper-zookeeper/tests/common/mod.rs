@@ -52,6 +52,8 @@ impl Quorum for Servers {
     // A look and a write go out together: one trip, but two requests.
     const HAND_OFF_IN_A_LONG_LINE: u64 = 3;
 
+    const TOLD_OF_A_RELEASE: u64 = 1;
+
     async fn start(nodes: usize) -> Self {
         let deployment = if nodes == 1 {
             Deployment::One(Box::new(Server::start(ZooKeeperOptions::default()).await.unwrap()))

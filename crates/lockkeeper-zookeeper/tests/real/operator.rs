@@ -88,10 +88,12 @@ async fn what_is_not_ours_in_a_line_is_named_and_the_rest_is_listed() {
     let held = here.lock("other").await.unwrap();
     let operator = Client::connect(&server.address()).await.unwrap();
     let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    // One looks like a claim and goes with no session; the other is something else.
+    // One is the copy of a claim, but goes with no session; the other is something else.
+    let claim = operator.list_children("/lockkeeper/other").await.unwrap().remove(0);
+    let (copied, _) = operator.get_data(&format!("/lockkeeper/other/{claim}")).await.unwrap();
     let like_ours = format!("/lockkeeper/job/{}-1-1-0000000000", "a".repeat(32));
-    for path in [like_ours.as_str(), "/lockkeeper/job/note"] {
-        operator.create(path, b"hello", &mode).await.unwrap();
+    for (path, data) in [(like_ours.as_str(), &copied[..]), ("/lockkeeper/job/note", b"hello")] {
+        operator.create(path, data, &mode).await.unwrap();
     }
     assert!(here.try_lock("job").await.unwrap().is_none(), "it stands in line");
     let key = Key::new("job").unwrap();
@@ -188,13 +190,14 @@ async fn a_server_with_tls_is_trusted_by_its_authority_alone() {
     let options = ZooKeeperOptions::default().secure(&port, &tls).unwrap();
     let _server = Server::start(options).await.unwrap();
     let text = |it: &std::path::Path| it.to_str().unwrap().to_owned();
+    // A server that has just begun takes its time for the first handshakes; a short session gives it little.
     let url = |host: &str, ca: &std::path::Path| {
         let files = format!("ca={}&cert={}&key={}", text(ca), text(&tls.client_cert), text(&tls.client_key));
-        format!("zookeepers://{host}:{}?session=2s&tick=100ms&{files}", port.number())
+        format!("zookeepers://{host}:{}?session=20s&tick=100ms&{files}", port.number())
     };
     for host in ["127.0.0.1", "localhost"] {
         let backend = ZooKeeper::connect(&url(host, &tls.ca)).await.unwrap();
-        let locker = locker(&backend, Duration::from_secs(2));
+        let locker = locker(&backend, Duration::from_secs(20));
         locker.lock("job").await.unwrap().release().await.unwrap();
         assert!(backend.doctor().await.unwrap().iter().any(|it| it.what.contains("over TLS")));
     }

@@ -5,16 +5,14 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Clock, Error, Locker};
 use lockkeeper_servers::process::{KitError, eventually};
-use lockkeeper_servers::proxy::{Proxy, Rule};
-use lockkeeper_servers::quorum::{Quorum, claim, locker, soon};
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::quorum::{PATIENCE, Quorum, claim, locker, soon};
 use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 
 use crate::common::Servers;
 
 const TTL: Duration = Duration::from_secs(4);
-/// Sessions that nobody uses are kept for a minute.
-const IDLE_MAX: Duration = Duration::from_secs(240);
 
 /// The timeouts of all sessions, by the server's own list, smallest first.
 async fn time_outs(server: &Server) -> Vec<u64> {
@@ -86,14 +84,19 @@ async fn a_ttl_that_the_servers_do_not_give_is_refused_in_words() {
 #[tokio::test]
 async fn a_session_that_nobody_uses_is_closed() {
     let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
-    let backend = ZooKeeper::connect(&format!("{}?session=5s", server.url())).await.unwrap();
-    for ttl in [2, 3, 4] {
+    let url = format!("{}?session=5s&idle_timeout=500ms", server.url());
+    let backend = ZooKeeper::connect(&url).await.unwrap();
+    let mut held = Vec::new();
+    for ttl in [2, 3, 4, 5, 30] {
         let locker = locker(&backend, Duration::from_secs(ttl));
-        locker.lock("job").await.unwrap().release().await.unwrap();
+        held.push(locker.lock(format!("job/{ttl}").as_str()).await.unwrap());
     }
-    let kept = locker(&backend, Duration::from_secs(30)).lock("kept").await.unwrap();
-    assert_eq!(time_outs(&server).await, [2000, 3000, 4000, 5000, 30_000]);
-    let closed = eventually(IDLE_MAX, async || match time_outs(&server).await.as_slice() {
+    assert_eq!(time_outs(&server).await, [2000, 3000, 4000, 5000, 30_000], "those in use are kept");
+    let kept = held.pop().unwrap();
+    for guard in held {
+        guard.release().await.unwrap();
+    }
+    let closed = eventually(PATIENCE, async || match time_outs(&server).await.as_slice() {
         [30_000] => Ok(()),
         it => Err(KitError::new(format!("{it:?}"))),
     });
@@ -102,6 +105,21 @@ async fn a_session_that_nobody_uses_is_closed() {
     kept.release().await.unwrap();
     // And a new one is opened for the next.
     locker(&backend, Duration::from_secs(2)).lock("job").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_is_waited_for_no_longer_than_was_asked_for() {
+    let server = Server::start(ZooKeeperOptions::default()).await.unwrap();
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let url = format!("zookeeper://{}?session=30s", proxy.address());
+    // Slow, but within what a server may take that is not left for another.
+    proxy.set(Direction::ToClient, Rule::Delay(Duration::from_millis(500)));
+    let patient = eventually(PATIENCE, async || {
+        ZooKeeper::connect(&url).await.map_err(|it| KitError::new(it.to_string()))
+    });
+    drop(patient.await.unwrap());
+    let error = ZooKeeper::connect(&format!("{url}&connect_timeout=50ms")).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { transient: true, .. }), "{error:?}");
 }
 
 /// Connect through proxies of which one answers nothing, take a lock, and give it back.

@@ -10,13 +10,22 @@
 //!
 //! [store]                                        # options of this store's URL
 //! timeout = "500ms"
+//!
+//! [locks."mail"]                                 # how this lock is shared
+//! permits = "1/5"
+//!
+//! [two_phase]                                    # the log of two-phase commit, and its participants
+//! log = "sqlite:/var/lib/shop/2pc.db"
+//! participants = { orders = "postgres://db-1/orders", stock = "mysql://db-2/stock" }
 //! ```
 //!
 //! Every key is a variable too: `LOCKKEEPER_TTL=5s` is stronger than `ttl` in the file. What nobody sets is as the
 //! locker has it. `docs/guides/configuration.md` tells all.
 
+mod locks;
 mod read;
 mod secret;
+mod two_phase;
 mod words;
 
 use std::collections::BTreeMap;
@@ -24,9 +33,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkeeper_core::{Error, Locker, LockerBuilder, Result};
+use lockkeeper_core::{Error, Load, Locker, LockerBuilder, Result};
 
 use crate::{Store, process};
+
+pub use locks::permits;
+pub use two_phase::TwoPhaseSettings;
 
 /// The file that is read if no other is named and it exists in the current folder.
 pub const FILE: &str = "lockkeeper.toml";
@@ -72,8 +84,13 @@ pub struct Config {
     depth_max: Option<u32>,
     hand_on_count_max: Option<u64>,
     hand_on_span_max: Option<Duration>,
+    warm: Option<bool>,
+    warm_max: Option<usize>,
     /// Options that go behind the `?` of the URL.
     store: BTreeMap<String, String>,
+    /// How single locks are shared.
+    locks: BTreeMap<String, locks::Share>,
+    two_phase: Option<two_phase::Section>,
     /// Every key that was set: what to show, and where it came from.
     set: BTreeMap<&'static str, (String, String)>,
 }
@@ -171,6 +188,25 @@ impl Config {
         self.wait
     }
 
+    /// How much of this lock to take, if its section says so: `[locks."mail"]` with `permits = "1/5"` or `shared = true`.
+    ///
+    /// `lockkeeper run` takes it so. In a program it is for you to ask: `locker.lock(name)` is always alone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// # use lockkeeper::{Config, Load};
+    /// let config = Config::from_toml("url = \"memory:\"\n[locks.\"mail\"]\npermits = \"1/5\"", "lockkeeper.toml")?;
+    /// let Load { weight, capacity, .. } = config.share("mail").unwrap_or(Load::MUTEX);
+    /// let permit = config.connect().await?.permits("mail", weight, capacity).await?;
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn share(&self, name: &str) -> Option<Load> {
+        self.locks.get(name).map(|it| it.load)
+    }
+
     /// The store's URL with its secrets and all options. Not for the eyes of people.
     ///
     /// ```
@@ -237,6 +273,12 @@ impl Config {
         if let Some(it) = self.hand_on_span_max {
             locker = locker.hand_on_span_max(it);
         }
+        if let Some(it) = self.warm {
+            locker = locker.warm(it);
+        }
+        if let Some(it) = self.warm_max {
+            locker = locker.warm_max(it);
+        }
         locker
     }
 
@@ -260,10 +302,24 @@ impl Config {
     /// # Errors
     /// As for [`Config::open`].
     pub async fn connect(&self) -> Result<Locker> {
-        let Store { locker, inspect } = self.open().await?;
-        // A store in memory that only its locker can reach is faster.
-        drop(inspect);
-        Ok(locker.build())
+        Ok(self.open().await?.into_locker())
+    }
+
+    /// [`Config::open`] for programs without a runtime; see [`crate::open_blocking`].
+    ///
+    /// # Errors
+    /// As for [`Config::open`].
+    pub fn open_blocking(&self) -> Result<Store> {
+        let Store { locker, inspect } = crate::open_blocking(&self.url()?)?;
+        Ok(Store { locker: self.apply(locker), inspect })
+    }
+
+    /// [`Config::connect`] for programs without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Config::open`].
+    pub fn connect_blocking(&self) -> Result<Locker> {
+        Ok(self.open_blocking()?.into_locker())
     }
 }
 
@@ -276,7 +332,13 @@ impl fmt::Display for Config {
         }
         let unset: Vec<_> = read::KEYS.iter().copied().filter(|it| !self.set.contains_key(it)).collect();
         if !unset.is_empty() {
-            writeln!(f, "# as usual: {}", unset.join(", "))?;
+            writeln!(f, "# default: {}", unset.join(", "))?;
+        }
+        for (name, share) in &self.locks {
+            share.show(name, f)?;
+        }
+        if let Some(section) = &self.two_phase {
+            section.show(f)?;
         }
         for (_, (_, origin)) in store {
             writeln!(f, "\n[store]  # {origin}")?;
@@ -337,5 +399,41 @@ pub async fn init() -> Result<&'static Locker> {
 /// As for [`init`].
 pub async fn init_with(config: &Config) -> Result<&'static Locker> {
     process::set_default(config.connect().await?, config.system())?;
+    process::default_locker()
+}
+
+/// [`init`] for programs without a runtime. It blocks this thread until the store answers.
+///
+/// ```no_run
+/// # fn main() -> lockkeeper::Result<()> {
+/// lockkeeper::init_blocking()?; // once, where the program begins
+/// let guard = lockkeeper::default_locker()?.lock("shop:nightly").blocking()?;
+/// guard.release_blocking()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As for [`init`].
+pub fn init_blocking() -> Result<&'static Locker> {
+    init_with_blocking(&Config::load()?)
+}
+
+/// [`init_with`] for programs without a runtime.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # use lockkeeper::Config;
+/// let config = Config::from_toml("system = \"shop\"\nurl = \"memory:\"", "here")?;
+/// let locker = lockkeeper::init_with_blocking(&config)?;
+/// assert!(locker.try_lock("shop:nightly").blocking()?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As for [`init`].
+pub fn init_with_blocking(config: &Config) -> Result<&'static Locker> {
+    process::set_default(config.connect_blocking()?, config.system())?;
     process::default_locker()
 }

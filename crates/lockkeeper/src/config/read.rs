@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkeeper_core::{Error, Result};
 use toml::de::{DeTable, DeValue};
 
-use super::{Config, Url, secret, words};
+use super::{Config, Url, locks, secret, two_phase, words};
 
 /// The table of the store's own options.
 pub(super) const STORE: &str = "store";
@@ -26,11 +26,14 @@ pub(super) const KEYS: &[&str] = &[
     "depth_max",
     "hand_on_count_max",
     "hand_on_span_max",
+    "warm",
+    "warm_max",
 ];
 
 const PREFIX: &str = "LOCKKEEPER_";
-/// Variables that are no settings: the file's name, and what `lockkeeper run` tells its command.
-const NO_SETTINGS: &[&str] = &["CONFIG", "NAME", "FENCE", "RUN", "CGROUP"];
+/// Variables that are no settings: the file's name, what `lockkeeper run` tells its command, and what `lockkeeper 2pc` reads.
+const NO_SETTINGS: &[&str] =
+    &["CONFIG", "NAME", "FENCE", "FENCES", "RUN", "CGROUP", "2PC_LOG", "2PC_PARTICIPANTS"];
 /// Beginnings of variables that this project's own tests use.
 const OF_TESTS: &[&str] = &["KIT_", "SIM_", "TEST_", "BENCH_"];
 
@@ -45,11 +48,17 @@ impl Config {
         for (key, value) in table.get_ref() {
             let origin = format!("{name}:{}", line_of(text, &key.span()));
             let here = |it: Error| Error::invalid(format!("{origin}: {it}"));
-            if key.get_ref() == STORE {
+            if key.get_ref() == locks::LOCKS {
+                self.locks = locks::read(value, &|at| format!("{name}:{}", line_of(text, at)))?;
+            } else if key.get_ref() == two_phase::TWO_PHASE {
+                let section = two_phase::read(value, &|at| format!("{name}:{}", line_of(text, at)))?;
+                self.two_phase = Some(section);
+            } else if key.get_ref() == STORE {
                 self.read_store(value.get_ref(), origin.clone()).map_err(here)?;
             } else {
-                let value = plain(key.get_ref(), value.get_ref()).map_err(here)?;
-                self.set(key.get_ref(), &value, &origin).map_err(here)?;
+                let known = known(key.get_ref()).map_err(here)?;
+                let value = plain(known, value.get_ref()).map_err(here)?;
+                self.set(known, &value, &origin).map_err(here)?;
             }
         }
         if self.set.contains_key("url") && self.set.contains_key("url_file") {
@@ -105,12 +114,7 @@ impl Config {
 
     /// Check and take one setting.
     fn set(&mut self, key: &str, value: &str, origin: &str) -> Result<()> {
-        let Some(known) = KEYS.iter().copied().find(|it| *it == key) else {
-            let mut all = KEYS.to_vec();
-            all.push(STORE);
-            let help = words::help(key, &all);
-            return Err(Error::invalid(format!("there is no key `{}`; {help}", key.escape_debug())));
-        };
+        let known = known(key)?;
         let mut shown = format!("{value:?}");
         match known {
             "system" => {
@@ -133,6 +137,8 @@ impl Config {
             "hand_on_span_max" => self.hand_on_span_max = Some(span(known, value)?),
             "waiters_max" => self.waiters_max = Some(count(known, value)?),
             "depth_max" => self.depth_max = Some(count(known, value)?),
+            "warm" => self.warm = Some(yes_or_no(known, value)?),
+            "warm_max" => self.warm_max = Some(count(known, value)?),
             _ => self.hand_on_count_max = Some(count(known, value)?),
         }
         if known.ends_with("_max") && value.parse::<u64>().is_ok() {
@@ -152,6 +158,14 @@ impl Config {
             self.store.clear();
         }
     }
+}
+
+/// The key of this name, if there is one.
+fn known(key: &str) -> Result<&'static str> {
+    KEYS.iter().copied().find(|it| *it == key).ok_or_else(|| {
+        let all = [KEYS, &[STORE, locks::LOCKS, two_phase::TWO_PHASE]].concat();
+        Error::invalid(format!("there is no key `{}`; {}", key.escape_debug(), words::help(key, &all)))
+    })
 }
 
 fn line_of(text: &str, span: &Range<usize>) -> usize {
@@ -179,16 +193,20 @@ fn span(key: &str, value: &str) -> Result<Duration> {
     }
     humantime::parse_duration(value).map_err(|it| {
         Error::invalid(format!(
-            "`{key}` cannot be {value:?}: {it}; write a span such as \"10s\" or \"500ms\""
+            "`{key}` cannot be {value:?}: {it}; write a duration such as \"10s\" or \"500ms\""
         ))
     })
 }
 
-fn some_span(key: &str, value: &str) -> Result<Duration> {
+pub(super) fn some_span(key: &str, value: &str) -> Result<Duration> {
     match span(key, value)? {
-        Duration::ZERO => Err(Error::invalid(format!("`{key}` must be longer than nothing"))),
+        Duration::ZERO => Err(Error::invalid(format!("`{key}` must be greater than 0"))),
         span => Ok(span),
     }
+}
+
+fn yes_or_no(key: &str, value: &str) -> Result<bool> {
+    value.parse().map_err(|_| Error::invalid(format!("`{key}` cannot be {value:?}: write `true` or `false`")))
 }
 
 fn count<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {

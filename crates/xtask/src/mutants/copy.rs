@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::shell;
 
-pub(super) struct Copy {
+pub(crate) struct Copy {
     source: PathBuf,
     tree: PathBuf,
     /// Held for as long as we use the copy: two runs would plant into each other's.
@@ -15,7 +15,7 @@ pub(super) struct Copy {
 
 impl Copy {
     /// Make it, or bring it up to date. Files that are the same stay untouched, so that they are not built again.
-    pub(super) fn make(folder: &Path) -> Result<Self, String> {
+    pub(crate) fn make(folder: &Path) -> Result<Self, String> {
         let tree = folder.join("tree");
         fs::create_dir_all(&tree).map_err(|it| of(&tree, &it))?;
         let lock = File::create(folder.join("lock")).map_err(|it| of(folder, &it))?;
@@ -25,12 +25,12 @@ impl Copy {
         Ok(copy)
     }
 
-    pub(super) fn tree(&self) -> &Path {
+    pub(crate) fn tree(&self) -> &Path {
         &self.tree
     }
 
     /// Make it equal to the tree again.
-    pub(super) fn renew(&self) -> Result<(), String> {
+    pub(crate) fn renew(&self) -> Result<(), String> {
         let source = self.source.display().to_string();
         let listed = ["-C", &source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let listed = shell::output("git", &listed)?;
@@ -50,7 +50,7 @@ impl Copy {
     }
 
     /// Plant a mistake.
-    pub(super) fn apply(&self, patch: &Path) -> Result<(), String> {
+    pub(crate) fn apply(&self, patch: &Path) -> Result<(), String> {
         git_apply(&self.tree, patch, &[])
     }
 }

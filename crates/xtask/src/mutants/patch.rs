@@ -8,20 +8,23 @@
 //! --- a/crates/…
 //! ```
 //! `test` names package, test program (`lib` for that of the library) and a part of the test's name, then perhaps
-//! features. `needs: servers` keeps it out of the quick run.
+//! features. `needs: servers` keeps it out of the quick run. `torture: redis --faults calm` says that the torture must catch
+//! it, too, and what to run it with.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(super) struct Patch {
-    pub(super) name: String,
-    pub(super) file: PathBuf,
-    pub(super) mistake: String,
+pub(crate) struct Patch {
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    pub(crate) mistake: String,
     pub(super) target: Target,
     /// Without it the test is red for another reason.
     pub(super) sign: String,
     pub(super) needs_servers: bool,
+    /// What to run the torture with, if it must catch this.
+    pub(crate) torture: Option<String>,
 }
 
 /// Which test must turn red.
@@ -87,6 +90,7 @@ impl Patch {
             target,
             sign: must("sign:")?.to_owned(),
             needs_servers: said("needs:") == Some("servers"),
+            torture: said("torture:").map(str::to_owned),
         })
     }
 }
@@ -115,7 +119,9 @@ mod tests {
             &GOOD.replace("sim some_test", "lib some_test a,b").replace("\n\n", "\nneeds: servers\n\n"),
         );
         let patch = patch.unwrap();
-        assert!(patch.needs_servers);
+        assert!(patch.needs_servers && patch.torture.is_none());
+        let tortured = parse(&GOOD.replace("\n\n", "\ntorture: redis --faults calm\n\n")).unwrap();
+        assert_eq!(tortured.torture.as_deref(), Some("redis --faults calm"));
         let words = patch.target.arguments(&[]);
         assert_eq!(words, ["test", "--package", "a-package", "--lib", "--features", "a,b", "some_test"]);
     }

@@ -14,6 +14,44 @@ const BANNED: &[(&str, &str)] = &[
     ("too_heavy", "check_load, of lockkeeper_core::Claim"),
 ];
 
+/// The same for what users read and search: plain technical English.
+const UNPLAIN: &[(&str, &str)] = &[
+    ("usually", "default, or in most cases"),
+    ("as usual", "by default"),
+    ("given twice", "held by two at once"),
+    ("longer than nothing", "greater than 0"),
+    ("more than nothing", "greater than 0"),
+    ("a span such as", "a duration such as"),
+    ("cannot be had", "cannot be obtained"),
+    (" dear ", "expensive"),
+    (" bears ", "tolerates"),
+    (" heed ", "plain words for what it does"),
+    ("spans are written", "durations are written"),
+];
+/// Where they are looked for.
+const PLAIN: &[&str] = &[
+    "README.md",
+    "crates/lockkeeper-cli/src/help.rs",
+    "crates/lockkeeper-demo/src/help.rs",
+    // The reference, which docs.rs shows, and the texts of errors.
+    "crates/lockkeeper/src/",
+    "crates/lockkeeper-cache/src/",
+    "crates/lockkeeper-core/src/api/",
+    "crates/lockkeeper-core/src/kit/settings.rs",
+    "crates/lockkeeper-etcd/src/options.rs",
+    "crates/lockkeeper-macros/src/",
+    "crates/lockkeeper-redis/src/options.rs",
+    "crates/lockkeeper-redlock/src/options.rs",
+    "crates/lockkeeper-sql/src/mysql/options.rs",
+    "crates/lockkeeper-sql/src/postgres/options.rs",
+    "crates/lockkeeper-sqlite/src/options.rs",
+    "crates/lockkeeper-zookeeper/src/options.rs",
+    "examples/",
+    "docs/backends/",
+    "docs/concepts/",
+    "docs/guides/",
+];
+
 /// Words of docs/concepts/glossary.md that are types, and the one folder or file that defines each.
 const TAKEN: &[(&str, &str)] = &[
     ("Bells", "crates/lockkeeper-core/src/kit/"),
@@ -41,7 +79,8 @@ pub(super) fn check(name: &str, text: &str, complaints: &mut Vec<String>) {
             complaints.push(format!("{at}: `{word}` is a word of {home}: name this for what it is"));
         }
         let line = line.to_lowercase();
-        for (word, instead) in BANNED.iter().filter(|it| line.contains(it.0)) {
+        let unplain = if PLAIN.iter().any(|it| name.starts_with(it)) { UNPLAIN } else { &[] };
+        for (word, instead) in BANNED.iter().chain(unplain).filter(|it| line.contains(it.0)) {
             complaints.push(format!("{at}: `{word}`: say {instead}"));
         }
     }
@@ -70,6 +109,15 @@ mod tests {
     fn retired_words_are_noticed() {
         assert_eq!(complaints("docs/a.md", "The Handoff.\nThe hand-off.\n"), 1);
         assert_eq!(complaints("CHANGELOG.md", "The handoff.\n"), 0);
+    }
+
+    #[test]
+    fn what_users_read_is_plain() {
+        let text = "Usually 10 s.\nLocks are given twice.\nA default.\n";
+        assert_eq!(complaints("docs/guides/a.md", text), 2);
+        assert_eq!(complaints("README.md", text), 2);
+        assert_eq!(complaints("crates/lockkeeper-redis/src/options.rs", text), 2);
+        assert_eq!(complaints("docs/decisions/0001-a.md", text), 0);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What is read and what is refused.
 
+use lockkeeper_core::Load;
+
 use super::*;
 
 const FULL: &str = r#"
@@ -13,11 +15,16 @@ waiters_max = 5_00
 depth_max = 3
 hand_on_count_max = 0
 hand_on_span_max = "20ms"
+warm = true
+warm_max = 7
 
 [store]
 timeout = "500ms"
 pool_max = 8
 sentinel_password = "hunter2"
+
+[locks."mail"]
+permits = "1/5"
 "#;
 
 fn variables(all: &[(&str, &str)]) -> impl Iterator<Item = (OsString, OsString)> {
@@ -38,6 +45,8 @@ fn every_key_is_read() {
         (config.waiters_max, config.depth_max, config.hand_on_count_max),
         (Some(500), Some(3), Some(0))
     );
+    assert_eq!((config.warm, config.warm_max), (Some(true), Some(7)));
+    assert!(refused("warm = \"yes\"").contains("write `true` or `false`"));
     let url = config.url().unwrap();
     assert_eq!(url, "redis://lock:hunter2@db/0?pool_max=8&sentinel_password=hunter2&timeout=500ms");
 }
@@ -50,6 +59,7 @@ fn a_variable_is_stronger_than_the_file() {
         ("LOCKKEEPER_URL", "memory:"),
         ("LOCKKEEPER_SYSTEM", ""),
         ("LOCKKEEPER_FENCE", "7"),
+        ("LOCKKEEPER_FENCES", "7 a\n8 b\n"),
         ("LOCKKEEPER_RUN", "4711-1f"),
         ("LOCKKEEPER_CGROUP", "off"),
         ("PATH", "/bin"),
@@ -97,6 +107,7 @@ fn what_is_shown_can_be_read_again() {
         config.to_string().lines().count()
     );
     assert_eq!((again.ttl(), again.waiters_max), (config.ttl(), config.waiters_max));
+    assert_eq!((again.share("mail"), config.share("mail")), (Some(Load::new(1, 5)), Some(Load::new(1, 5))));
 }
 
 #[test]
@@ -106,15 +117,16 @@ fn mistakes_are_named_with_their_line_and_a_suggestion() {
         ("waiter_max = 1", "did you mean `waiters_max`?"),
         ("colour = 1", "there are `system`, `url`"),
         ("ttl = \"soon\"", "x.toml:1: `ttl` cannot be \"soon\""),
-        ("ttl = 5", "write a span such as"),
-        ("ttl = \"0s\"", "longer than nothing"),
+        ("ttl = 5", "write a duration such as"),
+        ("ttl = \"0s\"", "greater than 0"),
         ("waiters_max = -1", "not negative"),
         ("waiters_max = 1.5", "`waiters_max` is a float"),
         ("system = \"a:b\"", "holds a `:`"),
         ("ttl = \"1s\"\nttl = \"2s\"", "x.toml:2: this is not TOML: duplicate key"),
         ("store = 5", "write `[store]`"),
         ("[store]\nx = \"a&b\"", "a URL cannot carry"),
-        ("[locks]\nttl = \"1s\"", "`locks`"),
+        ("[tables]\nttl = \"1s\"", "x.toml:1: there is no key `tables`; there are "),
+        ("[sotre]\ntimeout = \"1s\"", "did you mean `store`?"),
     ] {
         assert!(refused(text).contains(said), "{text:?}: {}", refused(text));
     }

@@ -1,0 +1,75 @@
+//! The server as a process of its own.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use lockkeeper_serve::{Listen, Serve};
+
+use super::client::Client;
+use crate::Answer;
+
+/// The word that makes this program a server.
+pub(crate) const SERVER: &str = "server";
+pub(super) const TOKEN: &str = "a-token-of-the-benchmark";
+
+/// `URL PATH`: serves this store on that socket until its input ends.
+pub(crate) fn work(words: &[String]) -> Answer<()> {
+    let [url, path] = words else { return Err("usage: URL PATH".into()) };
+    // As the command does.
+    let threads = lockkeeper_serve::worker_threads();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    runtime.block_on(async {
+        let store = lockkeeper::open(url).await?;
+        let serve = Serve::with(store.locker.build(), store.inspect, TOKEN)?.allow_locks();
+        let listener = Listen::parse(&format!("unix:{path}"))?.bind().await?;
+        writeln!(std::io::stdout(), "ready")?;
+        let ended = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_line(&mut String::new()));
+        Ok(serve.run(listener, async { _ = ended.await }).await?)
+    })
+}
+
+/// A server, ended with the last of its clients.
+#[derive(Clone)]
+pub(super) struct Serving(Arc<Running>);
+
+struct Running {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Serving {
+    pub(super) fn start(url: &str) -> Answer<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(SERVER).arg(url).arg(folder.path().join("socket"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut said)?;
+        let serving = Serving(Arc::new(Running { child, folder }));
+        if said.trim() == "ready" { Ok(serving) } else { Err("the server did not begin".into()) }
+    }
+
+    pub(super) fn socket(&self) -> std::path::PathBuf {
+        self.0.folder.path().join("socket")
+    }
+
+    /// Its resident memory in KiB.
+    pub(super) fn resident(&self) -> Answer<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.child.id()))?;
+        let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
+    }
+
+    /// Connect, hold a lock, let go of it.
+    pub(super) async fn hold_once(&self, name: &str) -> Answer<()> {
+        Client::hold(self, name).await.map(drop)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

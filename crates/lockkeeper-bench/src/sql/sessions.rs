@@ -1,0 +1,287 @@
+//! Session locks beside the server's own bare locks by the same driver, and beside durable locks.
+
+use std::ops::Deref;
+use std::process::Command;
+use std::time::Duration;
+
+use lockkeeper_core::{Clock, Moment};
+use lockkeeper_servers::{self as servers, Daemon};
+use tokio::runtime::Runtime;
+
+use super::rivals::{Advisory, Named, Sqlx};
+use crate::crowd::{self, Crowd, Parties, Plan};
+use crate::measure::{beside_requests, per, quantile};
+use crate::report::{Bound, Row};
+use crate::rival::{Ours, Rival};
+use crate::{Answer, Outcome};
+
+const SPAN: Duration = Duration::from_secs(3);
+/// The ttl of a holder that is stopped.
+const STOPPED_TTL: Duration = Duration::from_secs(3);
+const KILLS: usize = 20;
+const HELD: u64 = 10_000;
+
+/// One server, and how to reach its locks.
+struct Site {
+    runtime: Runtime,
+    session: String,
+    durable: String,
+    /// What the bare lock is called among the workers, and its address.
+    bare: (&'static str, String),
+    /// So many processes wait at once, each with two connections.
+    waiting: usize,
+}
+
+/// PostgreSQL beside `pg_advisory_lock`.
+pub(crate) fn postgres() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let options = servers::PostgresOptions::default()
+        .set("max_connections", "600")
+        .set("max_locks_per_transaction", "128");
+    let server = runtime.block_on(servers::Postgres::start(options))?;
+    let url = server.url();
+    let bare = runtime.block_on(Advisory::open(&url))?;
+    let rival = runtime.block_on(Sqlx::open(&url, "orders/42"))?;
+    let count = "SELECT pg_sleep(1.1), coalesce(sum(calls), 0) FROM pg_stat_user_functions";
+    let statements = async || server.sql(count).await.unwrap_or_default();
+    let _ = runtime.block_on(server.sql("ALTER SYSTEM SET track_functions = 'pl'; SELECT pg_reload_conf()"));
+    let site = Site {
+        session: format!("{url}?mode=session"),
+        durable: format!("{url}?schema=durable"),
+        bare: ("advisory", url),
+        waiting: 200,
+        runtime,
+    };
+    let mut rows = site.rows(bare, async || digits(&statements().await))?;
+    rows.insert(1, site.runtime.block_on(site.beside_sqlx(&rival))?);
+    rows.extend(site.beside_unlogged(&server)?);
+    Ok(rows)
+}
+
+/// MariaDB beside `GET_LOCK`.
+pub(crate) fn mariadb() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let options = servers::MariaDbOptions::default().set("max-connections", "900");
+    let server = runtime.block_on(servers::MariaDb::start(options))?;
+    let make = runtime.block_on(server.sql(OTHER));
+    make?;
+    let url = server.url();
+    let site = Site::of_mysql(runtime, &server, &url);
+    let bare = site.runtime.block_on(Named::open(&url))?;
+    site.rows(bare, async || digits(&server.sql(QUESTIONS).await.unwrap_or_default()))
+}
+
+/// MySQL beside `GET_LOCK`.
+pub(crate) fn mysql() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let options = servers::MysqlOptions::default().set("max-connections", "900");
+    let server = runtime.block_on(servers::Mysql::start(options))?;
+    let make = runtime.block_on(server.sql(OTHER));
+    make?;
+    let url = server.url();
+    let site = Site::of_mysql(runtime, &server, &url);
+    let bare = site.runtime.block_on(Named::open(&url))?;
+    site.rows(bare, async || digits(&server.sql(QUESTIONS).await.unwrap_or_default()))
+}
+
+/// A database for session locks beside the one for durable locks.
+const OTHER: &str = "CREATE DATABASE sessions; GRANT ALL ON sessions.* TO lockkeeper@'127.0.0.1'";
+const QUESTIONS: &str = "SHOW GLOBAL STATUS LIKE 'Questions'";
+
+/// The last number in what a client printed.
+fn digits(said: &str) -> u64 {
+    said.split(|it: char| !it.is_ascii_digit())
+        .rfind(|it| !it.is_empty())
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(0)
+}
+
+impl Site {
+    fn of_mysql(runtime: Runtime, server: &impl Deref<Target = Daemon>, url: &str) -> Self {
+        let session = format!("mysql://lockkeeper@{}/sessions?mode=session", server.address());
+        Site { runtime, session, durable: url.to_owned(), bare: ("named", url.to_owned()), waiting: 200 }
+    }
+
+    fn rows<R: Rival>(&self, bare: R, statements: impl AsyncFn() -> u64) -> Outcome {
+        let mut rows = vec![self.runtime.block_on(self.free(bare))?];
+        rows.extend(self.hand_offs()?);
+        rows.extend(self.beside_durable()?);
+        rows.extend(self.many_waiting()?);
+        rows.push(self.runtime.block_on(self.take_over_after_kill())?);
+        rows.push(self.runtime.block_on(self.take_over_after_stop())?);
+        rows.extend(self.runtime.block_on(self.held(statements))?);
+        Ok(rows)
+    }
+
+    async fn free<R: Rival>(&self, mut bare: R) -> Answer<Row> {
+        let locker = lockkeeper::connect(&self.session).await?;
+        locker.lock("orders/42").await?.release().await?;
+        let times = beside_requests(
+            async || Ok(locker.lock("orders/42").await?.release().await?),
+            async || {
+                let taken = bare.take("orders/42").await?;
+                bare.give_back(taken).await
+            },
+        )
+        .await?;
+        Ok(Row::of_times("lock + unlock, uncontended, beside the server's bare lock and unlock", times, 1.5))
+    }
+
+    /// The durable table without its log, as a third choice would have it: worth having only if it were quicker than
+    /// session locks, whose guard after a restart it would need.
+    fn beside_unlogged(&self, server: &servers::Postgres) -> Outcome {
+        let url = self.durable.replace("durable", "unlogged");
+        let table = self.runtime.block_on(lockkeeper::connect(&url))?;
+        for name in ["lock", "claim"] {
+            let unlog = format!("ALTER TABLE unlogged.lockkeeper_{name} SET UNLOGGED");
+            self.runtime.block_on(server.sql(&unlog))?;
+        }
+        let free = self.runtime.block_on(async {
+            let session = lockkeeper::connect(&self.session).await?;
+            beside_requests(
+                async || Ok(session.lock("orders/42").await?.release().await?),
+                async || Ok(table.lock("orders/42").await?.release().await?),
+            )
+            .await
+        })?;
+        let (ours, theirs) = (self.fight("ours", &self.session, 4, 1)?, self.fight("ours", &url, 4, 1)?);
+        Ok(vec![
+            Row::of_times("lock + unlock, uncontended, beside durable locks in unlogged tables", free, 1.0),
+            Row::of_rates(
+                "4 processes × 1 task, hand-offs per second, beside durable locks in unlogged tables",
+                (ours.rate(), theirs.rate()),
+                1.0,
+            ),
+        ])
+    }
+
+    async fn beside_sqlx(&self, rival: &Sqlx) -> Answer<Row> {
+        let locker = lockkeeper::connect(&self.session).await?;
+        locker.lock("orders/42").await?.release().await?;
+        let ours = async || Ok(locker.lock("orders/42").await?.release().await?);
+        let times = beside_requests(ours, async || rival.cycle().await).await?;
+        Ok(Row::of_times(
+            "the same beside sqlx's `PgAdvisoryLock`, which has no lease and no fence",
+            times,
+            1.0,
+        ))
+    }
+
+    fn fight(&self, rival: &str, url: &str, processes: usize, tasks: usize) -> Answer<Crowd> {
+        let plan = Plan { rival, url, key: "crowd", ttl: crowd::TTL, processes, tasks };
+        self.runtime.block_on(async { Parties::start(plan).await?.fight(SPAN).await })?.all_served()
+    }
+
+    fn hand_offs(&self) -> Outcome {
+        let ours = self.fight("ours", &self.session, 4, 1)?;
+        let bare = self.fight(self.bare.0, &self.bare.1, 4, 1)?;
+        let what = "4 processes × 1 task, hand-offs per second, beside the bare lock";
+        let mut row = Row::of_rates(what, (ours.rate(), bare.rate()), 0.6);
+        row.note = told(&ours);
+        Ok(vec![row])
+    }
+
+    fn beside_durable(&self) -> Outcome {
+        let mut rows = Vec::new();
+        for (processes, tasks, what) in [
+            (4, 16, "4 processes × 16 tasks, guards per second, beside durable locks"),
+            (1, 64, "1 process × 64 tasks, guards per second, beside durable locks"),
+        ] {
+            let ours = self.fight("ours", &self.session, processes, tasks)?;
+            let table = self.fight("ours", &self.durable, processes, tasks)?;
+            let mut row = Row::of_rates(what, (ours.rate(), table.rate()), 1.0);
+            row.note = told(&ours);
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    fn many_waiting(&self) -> Outcome {
+        let (few, many) =
+            (self.fight("ours", &self.session, 10, 1)?, self.fight("ours", &self.session, self.waiting, 1)?);
+        let what = "200 waiting processes, hand-offs per second, beside the same with 10";
+        let mut row = Row::of_rates(what, (many.rate(), few.rate()), 0.5);
+        row.note = format!("{}; {} refused", told(&many), many.refused());
+        let what = "the same: how evenly they are served (Jain index, 1 = even)";
+        Ok(vec![row, Row::of_number(what, many.jain(), Bound::AtLeast(0.99))])
+    }
+
+    /// A process that holds the lock, and when it was sent the signal while we waited.
+    async fn replaced(&self, signal: &str, ttl: Duration, key: &str) -> Answer<Duration> {
+        let plan = Plan { rival: "ours", url: &self.session, key, ttl, processes: 1, tasks: 1 };
+        let mut holder = Parties::start(plan).await?;
+        let worker = holder.workers().first_mut().ok_or("no worker")?;
+        worker.tell("hold").await?;
+        worker.answer().await?;
+        let pid = worker.pid()?;
+        let (mut next, key, clock) =
+            (Ours::connect(&self.session).await?.ttl(ttl), key.to_owned(), Clock::boot());
+        let waiting = tokio::spawn(async move {
+            let guard = next.take(&key).await?;
+            let had_at: Moment = Clock::boot().now();
+            next.give_back(guard).await?;
+            Answer::Ok(had_at)
+        });
+        // It stands in the server's line by then.
+        clock.sleep(Duration::from_millis(300)).await;
+        let sent_at = clock.now();
+        Command::new("kill").args([signal, &pid.to_string()]).status()?;
+        Ok(waiting.await?? - sent_at)
+    }
+
+    async fn take_over_after_kill(&self) -> Answer<Row> {
+        let mut spans = Vec::new();
+        for at in 0..KILLS {
+            spans.push(
+                self.replaced("-KILL", crowd::TTL, &format!("killed/{at}")).await?.as_secs_f64() * 1000.0,
+            );
+        }
+        let what = "take-over after SIGKILL of the holder, p99 in ms";
+        Ok(Row::of_number(what, quantile(&mut spans, 99), Bound::AtMost(50.0)))
+    }
+
+    async fn take_over_after_stop(&self) -> Answer<Row> {
+        let span = self.replaced("-STOP", STOPPED_TTL, "stopped").await?;
+        let what = "take-over after SIGSTOP of the holder, ttl 3 s, in s";
+        Ok(Row::of_number(what, span.as_secs_f64(), Bound::AtMost(STOPPED_TTL.as_secs_f64() + 1.0)))
+    }
+
+    /// Many locks of one process: what it costs to keep them.
+    async fn held(&self, statements: impl AsyncFn() -> u64) -> Outcome {
+        let (clock, locker) = (Clock::boot(), lockkeeper::connect(&self.session).await?);
+        let (mut guards, before) = (Vec::new(), resident()?);
+        for at in 0..HELD {
+            guards.push(locker.lock(format!("held/{at}")).ttl(crowd::TTL).await?);
+        }
+        let each = per(resident()?.saturating_sub(before), HELD);
+        clock.sleep(crowd::TTL).await;
+        let (asked, counted) = (statements().await, statements().await);
+        // What it costs to count.
+        let price = counted.saturating_sub(asked);
+        clock.sleep(crowd::TTL * 2).await;
+        let used = statements().await.saturating_sub(counted).saturating_sub(price);
+        let valid = guards.iter().filter(|it| it.is_valid()).count();
+        let mut kept =
+            Row::of_number("10,000 locks held: statements per ttl", per(used, 2), Bound::AtMost(3.0));
+        kept.note = format!("{valid} of {HELD} are valid");
+        let memory =
+            Row::of_number("10,000 locks held: bytes of this process for each", each, Bound::AtMost(4096.0));
+        Ok(vec![kept, memory])
+    }
+}
+
+/// The memory of this process, in bytes.
+fn resident() -> Answer<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+}
+
+fn told(crowd: &Crowd) -> String {
+    format!(
+        "Jain index {:.3}, longest wait {:.1?}, {} overtook",
+        crowd.jain(),
+        crowd.longest_wait(),
+        crowd.overtaking()
+    )
+}

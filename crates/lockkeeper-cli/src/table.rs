@@ -1,0 +1,184 @@
+//! Rows under a heading, in columns that fit the screen: what must give way is shortened, the rest stays whole.
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::screen::{Screen, Tone};
+
+/// A column: its heading, and to how little it may be shortened.
+pub(crate) struct Column {
+    pub(crate) heading: &'static str,
+    /// `None`: never.
+    pub(crate) least: Option<usize>,
+}
+
+/// A cell, fit to print.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
+}
+
+impl Cell {
+    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Self {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Cell::toned(text, Tone::Plain)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Cell::from(text.to_owned())
+    }
+}
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// The lines of a table: its heading first.
+pub(crate) fn lines<const N: usize>(
+    columns: &[Column; N],
+    rows: &[[Cell; N]],
+    screen: Screen,
+) -> Vec<String> {
+    let heading = columns.each_ref().map(|it| Cell::toned(it.heading, Tone::Heading));
+    let mut widths = [0; N];
+    for row in std::iter::once(&heading).chain(rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.text.width());
+        }
+    }
+    if let Some(room) = screen.width {
+        shrink(columns, &mut widths, room);
+    }
+    std::iter::once(&heading).chain(rows).map(|it| line(it, &widths, screen)).collect()
+}
+
+/// Take from the widest column that may give, until all fit or none can give more.
+fn shrink(columns: &[Column], widths: &mut [usize], room: usize) {
+    let all = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+    while room < all(widths) {
+        let spare = |at: usize| columns[at].least.map_or(0, |least| widths[at].saturating_sub(least));
+        let Some(widest) = (0..widths.len()).filter(|it| 0 < spare(*it)).max_by_key(|it| widths[*it]) else {
+            return;
+        };
+        widths[widest] -= 1;
+    }
+}
+
+fn line<const N: usize>(row: &[Cell; N], widths: &[usize; N], screen: Screen) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    let last = row.iter().rposition(|it| !it.text.is_empty()).unwrap_or(0);
+    for (at, (cell, width)) in row.iter().zip(widths).enumerate().take(last + 1) {
+        // What still does not fit is cut off, so that a row stays a line.
+        let room = screen.width.map_or(*width, |it| it.saturating_sub(used).min(*width));
+        let text = shortened(&cell.text, room);
+        let left = width - text.width().min(*width);
+        out.push_str(&screen.paint(&text, cell.tone));
+        used += width + GAP;
+        if at < last && screen.width.is_none_or(|it| used < it) {
+            out.extend(std::iter::repeat_n(' ', left + GAP));
+        } else if screen.width.is_some_and(|it| it <= used) {
+            break;
+        }
+    }
+    out
+}
+
+/// The text in at most so many columns; what is missing is shown by a mark.
+pub(crate) fn shortened(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut used = 0;
+    let fits = |it: &char| {
+        used += it.width().unwrap_or(0);
+        used < columns
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    if columns == 0 { kept } else { kept + "…" }
+}
+
+/// Rows under a heading, in columns as wide as their widest cell. Cells must be fit to print.
+#[cfg(any(feature = "demo", feature = "twophase"))]
+pub(crate) fn plain<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let heading = heading.map(str::to_owned);
+    let all = || std::iter::once(&heading).chain(rows);
+    let mut widths = [0; N];
+    for row in all() {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.width());
+        }
+    }
+    let mut out = String::new();
+    for row in all() {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', 2 + width - cell.width()));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 3] = [
+        Column { heading: "NAME", least: Some(6) },
+        Column { heading: "NOTE", least: Some(4) },
+        Column { heading: "N", least: None },
+    ];
+
+    fn rows() -> [[Cell; 3]; 2] {
+        [
+            ["注文注文注文".into(), "a note that is long".into(), "1".into()],
+            ["orders".into(), "-".into(), "12".into()],
+        ]
+    }
+
+    #[test]
+    fn without_a_width_nothing_is_cut() {
+        let lines = lines(&COLUMNS, &rows(), Screen::default());
+        assert_eq!(lines[0], "NAME          NOTE                 N");
+        assert_eq!(lines[1], "注文注文注文  a note that is long  1");
+        assert_eq!(lines[2], "orders        -                    12");
+    }
+
+    #[test]
+    fn a_table_fits_its_screen_at_every_width() {
+        for width in 1..60 {
+            let screen = Screen { width: Some(width), ..Screen::default() };
+            for line in lines(&COLUMNS, &rows(), screen) {
+                assert!(line.width() <= width, "{width}: {line:?}");
+            }
+        }
+        let screen = Screen { width: Some(20), ..Screen::default() };
+        let lines = lines(&COLUMNS, &rows(), screen);
+        assert!(lines[1].ends_with("  1"), "numbers stay whole: {lines:?}");
+        assert!(lines[1].contains('…'), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_cut_has_a_mark() {
+        let short = shortened(&"注".repeat(100), 40);
+        assert_eq!((short.chars().count(), short.width()), (20, 39));
+        assert!(short.ends_with('…'));
+        assert_eq!((shortened("short", 5), shortened("short", 4)), ("short".into(), "sho…".into()));
+        assert_eq!((shortened("short", 1), shortened("short", 0)), ("…".into(), String::new()));
+    }
+
+    #[cfg(any(feature = "demo", feature = "twophase"))]
+    #[test]
+    fn columns_line_up_also_under_wide_characters() {
+        let rows = [["注文".to_owned(), "x".to_owned()], ["orders".to_owned(), "y".to_owned()]];
+        assert_eq!(plain(["NAME", "N"], &rows), "NAME    N\n注文    x\norders  y\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! `lockkeeper torture`: let processes fight for locks of a deployment, if that is built in, and otherwise how to get it.
+
+#[cfg(feature = "torture")]
+pub(crate) use shown::{Torture, helper, torture};
+
+#[cfg(not(feature = "torture"))]
+pub(crate) use absent::{Torture, helper, torture};
+
+#[cfg(feature = "torture")]
+mod shown {
+    use std::ffi::OsString;
+    use std::fmt::Write as _;
+    use std::time::Duration;
+
+    use lockkeeper_torture::{Verdict, Wish};
+
+    use crate::args;
+    use crate::exit::{self, Failure, Result};
+    use crate::output;
+    use crate::store::Target;
+
+    /// How many broken promises of a kind are told.
+    const TOLD_MAX: usize = 5;
+    const TURN_MAX: Duration = Duration::from_secs(3600);
+
+    #[derive(Debug, clap::Args)]
+    pub(crate) struct Torture {
+        /// How long you have to break something yourself; `0s` asks nothing of you
+        #[arg(long, value_name = "DUR", value_parser = bounded, default_value = "30s")]
+        your_turn: Duration,
+
+        /// How many processes fight
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=16))]
+        processes: u16,
+
+        /// How many tasks fight in each process
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=64))]
+        tasks: u16,
+
+        /// The ttl of the locks
+        #[arg(long, value_name = "DUR", value_parser = args::some_span, default_value = "5s")]
+        ttl: Duration,
+
+        /// The seed of an earlier run, to see the same again
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+    }
+
+    /// Nobody tortures a deployment without end by mistake.
+    fn bounded(text: &str) -> std::result::Result<Duration, String> {
+        let span = args::wait_span(text)?;
+        if span <= TURN_MAX { Ok(span) } else { Err(format!("it is at most {TURN_MAX:?}")) }
+    }
+
+    /// If the arguments call for a worker: be it.
+    pub(crate) fn helper(args: impl Iterator<Item = OsString>) -> Option<u8> {
+        lockkeeper_torture::helper(args)
+    }
+
+    pub(crate) async fn torture(target: &Target, args: &Torture) -> Result<u8> {
+        let store = target.open().await?;
+        let locker = store.locker.build();
+        let profile = locker.profile();
+        if args.ttl < profile.ttl_min || profile.ttl_max < args.ttl {
+            let (least, most) = (profile.ttl_min, profile.ttl_max);
+            let text = format!("this store takes a ttl from {least:?} to {most:?}, not {:?}", args.ttl);
+            return Err(Failure::new(exit::USAGE, text));
+        }
+        drop(locker);
+        let program =
+            std::env::current_exe().map_err(|it| Failure::system("this program has no path", &it))?;
+        let seed = args.seed.unwrap_or_else(any_seed);
+        let mut wish = Wish::new(program, target.url(), &target.shown(), seed);
+        (wish.processes, wish.tasks) = (args.processes.into(), args.tasks.into());
+        (wish.ttl, wish.span) = (args.ttl, args.your_turn);
+        let verdict = lockkeeper_torture::torture(&wish, store.inspect, &output::say).await;
+        let verdict =
+            verdict.map_err(|it| target.failure(Failure::new(exit::UNREACHABLE, it.to_string())))?;
+        output::data(&report(&verdict))?;
+        Ok(if verdict.is_kept() { 0 } else { exit::NO })
+    }
+
+    fn any_seed() -> u64 {
+        let time = lockkeeper::spi::Clock::boot().now().as_nanos();
+        time.rotate_left(20) ^ u64::from(std::process::id())
+    }
+
+    fn report(verdict: &Verdict) -> String {
+        let mut text = verdict.table();
+        if !verdict.is_kept() {
+            text += &verdict.complaints(TOLD_MAX);
+            let _ = writeln!(
+                text,
+                "a promise was broken; --seed {} leads back to the same struggle",
+                verdict.seed
+            );
+        }
+        format!("{text}{verdict}\n")
+    }
+}
+
+#[cfg(not(feature = "torture"))]
+mod absent {
+    use std::ffi::OsString;
+
+    use crate::exit::Result;
+    use crate::features;
+    use crate::store::Target;
+
+    /// Whatever it was to be.
+    #[derive(Debug, clap::Args)]
+    #[command(disable_help_flag = true)]
+    pub(crate) struct Torture {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        _words: Vec<OsString>,
+    }
+
+    pub(crate) fn helper(_: impl Iterator<Item = OsString>) -> Option<u8> {
+        None
+    }
+
+    pub(crate) async fn torture(_: &Target, _: &Torture) -> Result<u8> {
+        Err(features::lacking("the torture", &["torture"]))
+    }
+}

@@ -1,0 +1,124 @@
+//! `run --at-least`, `once`, `elect` and `leader` by real processes on real servers: one story, told on each.
+#![cfg(all(feature = "redis", feature = "postgres", feature = "mysql"))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::process::Stdio;
+
+use common::{Store, Talking, code, text};
+use lockkeeper_servers as servers;
+use rustix::process::Signal;
+
+/// Tell the story while the server goes on.
+async fn on(url: String, story: impl FnOnce(&Store) + Send + 'static) {
+    tokio::task::spawn_blocking(move || story(&Store::at(url))).await.unwrap();
+}
+
+/// A job that is at work until its input is closed; it has told its fence.
+fn at_work(store: &Store, args: &[&str]) -> Talking {
+    let args = args.iter().chain(&["--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"]);
+    let job = Talking::start(store.lockkeeper(args).stdin(Stdio::piped()));
+    assert!(0 < job.fence());
+    job
+}
+
+/// A short job keeps its lock for its time, also when its process has ended, and no longer.
+fn keeps_at_least(store: &Store) {
+    assert_eq!(store.code_of(&["--at-least", "1h", "poll"]), 0);
+    assert_eq!(store.code_of(&["--try", "poll"]), 75, "the hour is not over");
+    assert_eq!(store.shown("poll")["holders"].as_array().unwrap().len(), 1);
+    assert_eq!(code(&store.output(["break", "--yes", "poll"])), 0);
+    assert_eq!(store.code_of(&["--at-least", "300ms", "--ttl", "30s", "poll"]), 0);
+    assert_eq!(store.code_of(&["--wait", "2m", "poll"]), 0, "its time is over");
+    store.expect_empty();
+}
+
+/// A tick is run once, and again only after a failure or a kill.
+fn runs_once(store: &Store) {
+    let once = |args: &[&str], script: &str| {
+        let output = store.output(["once"].iter().chain(args).chain(&["--", "sh", "-c", script]));
+        (code(&output), text(&output.stdout))
+    };
+    assert_eq!(once(&["nightly", "1"], "exit 3"), (3, String::new()));
+    let job = at_work(store, &["once", "--ttl", "5s", "nightly", "1"]);
+    assert_eq!(once(&["nightly", "1"], "echo ran").0, 75, "another is at it");
+    job.send(Signal::KILL);
+    job.finish();
+    assert_eq!(once(&["--wait", "2m", "nightly", "1"], "echo ran"), (0, "ran\n".into()));
+    assert_eq!(once(&["nightly", "1"], "echo ran"), (0, String::new()), "it was done");
+    assert_eq!(once(&["nightly", "2"], "echo ran"), (0, "ran\n".into()));
+}
+
+/// One leads, others see which, and the next follows.
+fn elects(store: &Store) {
+    let leader = || {
+        let output = store.output(["leader", "--json", "index"]);
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (code(&output), said["leader"]["value"].as_str().map(str::to_owned))
+    };
+    assert_eq!(leader(), (75, None));
+    let first = at_work(store, &["elect", "--value", "10.0.0.7", "index"]);
+    assert_eq!(leader(), (0, Some("10.0.0.7".into())));
+    let args =
+        ["elect", "--value", "10.0.0.8", "index", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"];
+    let second = Talking::start(store.lockkeeper(args).stdin(Stdio::piped()));
+    store.await_waiters("index", 1);
+    first.let_go();
+    assert!(0 < second.fence());
+    assert_eq!(leader(), (0, Some("10.0.0.8".into())));
+    second.let_go();
+    assert_eq!(leader().0, 75);
+}
+
+fn all(store: &Store) {
+    keeps_at_least(store);
+    runs_once(store);
+    elects(store);
+}
+
+#[tokio::test]
+async fn on_redis() {
+    let server = servers::Redis::start(servers::RedisOptions::default()).await.unwrap();
+    on(server.url(), all).await;
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    let server = servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap();
+    on(server.url(), all).await;
+}
+
+#[tokio::test]
+async fn on_mysql() {
+    let server = servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap();
+    on(server.url(), all).await;
+}
+
+#[tokio::test]
+async fn on_mariadb_a_short_job_keeps_its_lock() {
+    let server = servers::MariaDb::start(servers::MariaDbOptions::default()).await.unwrap();
+    on(server.url(), keeps_at_least).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn on_etcd() {
+    let server = servers::Etcd::start(servers::EtcdOptions::default()).await.unwrap();
+    on(server.url().replace("http://", "etcd://"), all).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn on_zookeeper_where_locks_end_with_their_process_and_memos_do_not() {
+    let server = servers::ZooKeeper::start(servers::ZooKeeperOptions::default()).await.unwrap();
+    on(server.url(), |store| {
+        let error =
+            common::failed(&store.output(["run", "--at-least", "1h", "poll", "--", "echo", "ran"]), 64);
+        assert!(error.contains("hold_at_least") && error.contains("zookeeper"), "{error}");
+        store.expect_empty();
+        runs_once(store);
+        elects(store);
+    })
+    .await;
+}

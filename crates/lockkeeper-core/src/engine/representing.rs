@@ -1,0 +1,48 @@
+//! Who represents this process at the store for one key: one caller, or as many as fit there side by side.
+//!
+//! Permits of one name are claims of their own, so their callers need not wait for each other's answers: they go together, and
+//! k of them cost about one trip instead of k. Readers share one place, and whoever wants the lock for itself fits beside
+//! nobody, so of these there is one.
+
+use crate::engine::hold::Room;
+use crate::spi::claim::Load;
+
+/// The most who go at once. Each has a place of its own at the store; those behind them follow when one comes back.
+const AT_ONCE_MAX: u32 = 64;
+
+/// They all have the same weight: a list of them would be moved with every in-process lock.
+#[derive(Default)]
+pub(super) struct Representing {
+    count: u32,
+    weight: u32,
+}
+
+impl Representing {
+    /// The first of them.
+    pub(super) fn one(load: Load) -> Self {
+        Representing { count: 1, weight: load.weight }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether one more may go, beside them and all that this process holds.
+    pub(super) fn may_add(&self, load: Load, room: &Room) -> bool {
+        if self.is_empty() {
+            return room.fits(load, 1);
+        }
+        let alike = load.weight == self.weight && load != Load::READER;
+        alike && self.count < AT_ONCE_MAX && room.fits(load, self.count + 1)
+    }
+
+    pub(super) fn add(&mut self, load: Load) {
+        (self.count, self.weight) = (self.count + 1, load.weight);
+    }
+
+    /// One came back, with the lock or without.
+    pub(super) fn remove(&mut self) {
+        debug_assert!(0 < self.count, "more came back than went");
+        self.count = self.count.saturating_sub(1);
+    }
+}

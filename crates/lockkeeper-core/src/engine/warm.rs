@@ -1,0 +1,50 @@
+//! Warm locks: what is given back may stay with this process while nobody else wants it, and is taken again without a trip.
+//!
+//! ```text
+//!  give back ─▶ wanted, deaf, cold, too many, used up? ── yes ─▶ leave the store
+//!                   │ no
+//!                   ▼
+//!                 idle ── asked for by one of us ─▶ held, next fence
+//!                   │ recalled · a third of the ttl over · too many · by hand · closed
+//!                   └─▶ leave the store
+//! ```
+//!
+//! What is idle is never renewed, so a process that dies blocks others for the rest of one lease at the most. It listens all the
+//! time; a sign means that it must go.
+
+use std::sync::Arc;
+
+use crate::engine::hold::Hold;
+use crate::engine::leave::{cool, kept};
+use crate::engine::renewal::listen;
+use crate::engine::shared::Engine;
+use crate::observe::CooledBy;
+
+/// Keep what this guard gives back, if it may stay. `true` if it did: the store is not told.
+#[inline]
+pub(crate) fn keep(engine: &Arc<Engine>, held: &Hold) -> bool {
+    held.tenure.stay.is_warm() && keep_warm(engine, held)
+}
+
+#[inline(never)]
+fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
+    let tenure = &held.tenure;
+    if !engine.profile.notifies || engine.is_closed() {
+        return false;
+    }
+    let now = engine.clock.now();
+    // Whoever is deaf would not hear that it must go.
+    if !tenure.signs.deaf_for(tenure.ttl).is_zero() || !engine.warmth.admits(&tenure.key, now) {
+        return false;
+    }
+    let Some(since) = engine.queue.rest(held, now) else { return false };
+    kept(engine, held, since);
+    engine.schedule.no_later_than(tenure.renew_at());
+    listen(engine, tenure.clone());
+    if tenure.stay.list() {
+        for victim in engine.warmth.kept(tenure) {
+            cool(engine, &victim, CooledBy::TooMany);
+        }
+    }
+    true
+}

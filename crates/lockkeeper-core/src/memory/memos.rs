@@ -1,0 +1,79 @@
+//! Memos inside this process.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::Moment;
+use crate::key::Key;
+use crate::kit::locked;
+use crate::memory::Memory;
+use crate::spi::backend::Result;
+use crate::spi::memos::{Memo, Memos, Swap};
+
+#[derive(Default)]
+pub(super) struct Shelf {
+    kept: Mutex<Kept>,
+    /// Rung with every write; whoever hears it looks whether it was meant.
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct Kept {
+    memos: HashMap<Key, (Memo, Moment)>,
+    /// The last version given to any key.
+    version: u64,
+}
+
+impl Shelf {
+    /// The memo at `now`, and when its time is over.
+    fn at(&self, key: &Key, now: Moment) -> Option<(Memo, Moment)> {
+        locked(&self.kept).memos.get(key).filter(|it| now < it.1).cloned()
+    }
+
+    fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], now: Moment, keep: Duration) -> Swap {
+        let mut kept = locked(&self.kept);
+        let Kept { memos, version } = &mut *kept;
+        memos.retain(|_, it| now < it.1);
+        let there = memos.get(key).map(|it| &it.0);
+        if there.map(|it| it.version) != seen {
+            return Swap::Conflict(there.cloned());
+        }
+        *version += 1;
+        let version = *version;
+        if keep.is_zero() {
+            memos.remove(key);
+        } else {
+            memos.insert(key.clone(), (Memo::new(version, value.to_vec()), now.after(keep)));
+        }
+        drop(kept);
+        self.bell.notify_waiters();
+        Swap::Done(version)
+    }
+}
+
+impl Memos for Memory {
+    async fn read(&self, key: &Key) -> Result<Option<Memo>> {
+        Ok(self.0.memos.at(key, self.0.clock.now()).map(|it| it.0))
+    }
+
+    async fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], keep: Duration) -> Result<Swap> {
+        Ok(self.0.memos.swap(key, seen, value, self.0.clock.now(), keep))
+    }
+
+    async fn changed(&self, key: &Key, seen: Option<u64>) {
+        loop {
+            let mut rung = pin!(self.0.memos.bell.notified());
+            rung.as_mut().enable();
+            let there = self.0.memos.at(key, self.0.clock.now());
+            if there.as_ref().map(|it| it.0.version) != seen {
+                return;
+            }
+            let over_at = there.map_or(Moment::NEVER, |it| it.1);
+            self.0.clock.within(over_at, rung).await;
+        }
+    }
+}

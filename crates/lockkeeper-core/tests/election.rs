@@ -1,0 +1,193 @@
+//! One leader at a time, with terms that grow; observers see who leads, and that nobody does.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::election::LEADER_BYTES_MAX;
+use lockkeeper_core::inspect::Inspect as _;
+use lockkeeper_core::memos::Memos as _;
+use lockkeeper_core::{Error, Key, Leader, Leaders, Locker, Memory};
+
+const HANG: Duration = Duration::from_secs(60);
+
+fn pair() -> (Memory, Locker, Locker) {
+    let store = Memory::default();
+    (store.clone(), Locker::new(store.clone()), Locker::new(store))
+}
+
+#[tokio::test]
+async fn one_leads_and_everybody_sees_it() {
+    let (store, here, there) = pair();
+    assert_eq!(there.leader("role").await.unwrap(), None);
+    let leads = here.campaign("role", "first").win().await.unwrap();
+    let seen = there.leader("role").await.unwrap().expect("somebody leads");
+    assert_eq!(
+        (seen.value.as_str(), seen.term, seen.holder.pid),
+        ("first", leads.term(), std::process::id())
+    );
+    let short = there.campaign("role", "second").wait_at_most(Duration::from_millis(20)).win().await;
+    assert!(matches!(short, Err(Error::TimedOut { .. })));
+    leads.proclaim("first, moved").await.unwrap();
+    assert_eq!(there.leader("role").await.unwrap().unwrap().value, "first, moved");
+    let term = leads.term();
+    leads.resign().await.unwrap();
+    assert_eq!(there.leader("role").await.unwrap(), None);
+    let next = there.campaign("role", "second\n\nwith lines").wait_at_most(HANG).win().await.unwrap();
+    assert!(term < next.term());
+    assert_eq!(here.leader("role").await.unwrap().unwrap().value, "second\n\nwith lines");
+    next.resign().await.unwrap();
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn observers_see_each_change_and_each_vacancy() {
+    let (_store, here, there) = pair();
+    let mut leaders = there.leaders("role").unwrap();
+    assert_eq!(leaders.next().await.unwrap(), None, "the first is told at once");
+    for value in ["one", "two"] {
+        let leads = here.campaign("role", value).wait_at_most(HANG).win().await.unwrap();
+        let seen = tokio::time::timeout(HANG, leaders.next()).await.unwrap().unwrap();
+        assert_eq!(seen.expect("somebody leads").value, value);
+        // Dropped without a word: given back in the background.
+        drop(leads);
+        assert_eq!(tokio::time::timeout(HANG, leaders.next()).await.unwrap().unwrap(), None);
+    }
+}
+
+async fn next(leaders: &mut Leaders) -> Option<Leader> {
+    tokio::time::timeout(HANG, leaders.next()).await.unwrap().unwrap()
+}
+
+/// The observer looks only when it is asked, so each leader has gone and the next leads before it looks again.
+#[tokio::test]
+async fn a_vacancy_that_was_over_before_anybody_looked_is_told_before_the_next_leader() {
+    const TERMS: usize = 20;
+    let (_store, here, there) = pair();
+    let mut leaders = there.leaders("role").unwrap();
+    assert_eq!(next(&mut leaders).await, None);
+    let mut leads = here.campaign("role", "0").win().await.unwrap();
+    for term in 1..=TERMS {
+        let seen = next(&mut leaders).await.expect("somebody leads");
+        assert_eq!((seen.term, seen.value), (leads.term(), (term - 1).to_string()));
+        // The same leader says something else: nobody went.
+        leads.proclaim("moved").await.unwrap();
+        assert_eq!(next(&mut leaders).await.expect("it still leads").value, "moved");
+        leads.resign().await.unwrap();
+        leads = here.campaign("role", term.to_string()).win().await.unwrap();
+        assert_eq!(there.leader("role").await.unwrap().unwrap().term, leads.term(), "the next leads already");
+        assert_eq!(next(&mut leaders).await, None, "every resignation is seen");
+    }
+    assert_eq!(next(&mut leaders).await.unwrap().term, leads.term());
+    leads.resign().await.unwrap();
+    assert_eq!(next(&mut leaders).await, None);
+}
+
+/// A leader whose lock was taken away is not heard to go: the next one writes over what it said.
+#[tokio::test]
+async fn a_leader_that_is_replaced_without_a_word_leaves_a_vacancy_too() {
+    let (store, here, there) = pair();
+    let mut leaders = there.leaders("role").unwrap();
+    let first = here.campaign("role", "same").win().await.unwrap();
+    assert_eq!(next(&mut leaders).await.unwrap().term, first.term());
+    store.break_lock(&Key::new("role").unwrap()).await.unwrap();
+    let second = there.campaign("role", "same").wait_at_most(HANG).win().await.unwrap();
+    assert_eq!(next(&mut leaders).await, None, "the value is the same, the leader is not");
+    assert_eq!(next(&mut leaders).await.unwrap().term, second.term());
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_is_seen_to_be_gone_after_its_ttl() {
+    let store = Memory::default();
+    let ttl = Duration::from_millis(4500);
+    let here = Locker::builder(store.clone()).ttl(ttl).build();
+    let there = Locker::new(store.clone());
+    let leads = here.campaign("role", "value").win().await.unwrap();
+    let mut leaders = there.leaders("role").unwrap();
+    assert!(leaders.next().await.unwrap().is_some());
+    // It gives signs of life, which are no news to an observer.
+    let memo = Key::new("leader:role").unwrap();
+    let seen = store.read(&memo).await.unwrap().expect("somebody leads");
+    tokio::time::timeout(HANG, store.changed(&memo, Some(seen.version))).await.unwrap();
+    assert!(there.leader("role").await.unwrap().is_some());
+    // Its lock is taken away: it learns so, gives no sign of life any more, and the memo ends.
+    store.break_lock(&Key::new("role").unwrap()).await.unwrap();
+    assert!(matches!(leads.run(std::future::pending::<()>()).await, Err(Error::Lost { .. })));
+    assert!(!leads.is_valid());
+    assert_eq!(tokio::time::timeout(HANG, leaders.next()).await.unwrap().unwrap(), None);
+    assert!(leads.proclaim("still me").await.is_err());
+    assert_eq!(there.leader("role").await.unwrap(), None, "the dead do not proclaim");
+}
+
+#[tokio::test]
+async fn a_campaign_stands_again_after_a_loss_and_stops_the_work_first() {
+    let store = Memory::default();
+    let locker = Locker::builder(store.clone()).ttl(Duration::from_millis(200)).build();
+    let (terms, at_work) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+    let campaign = locker.campaign("role", "value");
+    let done = campaign.run(async |leads| {
+        assert!(!at_work.swap(true, Ordering::SeqCst), "two of our own work at once");
+        let guard = Working(at_work.clone());
+        let before = terms.swap(leads.term().get(), Ordering::SeqCst);
+        assert!(before < leads.term().get());
+        if before == 0 {
+            store.break_lock(&Key::new("role").unwrap()).await.unwrap();
+            std::future::pending::<()>().await;
+        }
+        drop(guard);
+        "led twice"
+    });
+    assert_eq!(tokio::time::timeout(HANG, done).await.unwrap().unwrap(), "led twice");
+    assert_eq!(locker.leader("role").await.unwrap(), None);
+    assert!(store.is_empty());
+}
+
+struct Working(Arc<AtomicBool>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terms_never_overlap_and_always_grow() {
+    let store = Memory::default();
+    let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for at in 0..6 {
+        let locker = Locker::new(store.clone());
+        let (inside, last) = (inside.clone(), last.clone());
+        tasks.spawn(async move {
+            for _ in 0..50 {
+                let leads = locker.campaign("role", at.to_string()).win().await.unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "two lead");
+                let term = leads.term().get();
+                assert!(last.swap(term, Ordering::SeqCst) < term);
+                tokio::task::yield_now().await;
+                inside.store(false, Ordering::SeqCst);
+                leads.resign().await.unwrap();
+            }
+        });
+    }
+    while let Some(task) = tokio::time::timeout(HANG, tasks.join_next()).await.unwrap() {
+        task.unwrap();
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_in_words_and_nothing_is_left() {
+    let (store, here, _) = pair();
+    let long = here.campaign("role", "x".repeat(LEADER_BYTES_MAX + 1)).win().await.unwrap_err();
+    assert!(long.to_string().contains("at most 1024"), "{long}");
+    let name = here.campaign("", "value").win().await.unwrap_err();
+    assert!(name.to_string().contains("the lock name is empty"), "{name}");
+    assert!(here.leader("line\nbreak").await.is_err());
+    let leads = here.campaign("role", "v".repeat(LEADER_BYTES_MAX)).win().await.unwrap();
+    assert!(leads.proclaim("x".repeat(LEADER_BYTES_MAX + 1)).await.is_err());
+    leads.resign().await.unwrap();
+    assert!(store.is_empty());
+}

@@ -1,0 +1,135 @@
+//! What Lockkeeper counts about locks, told to the [`metrics`] facade.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> lockkeeper::Result<()> {
+//! // Install your recorder first: what is counted before goes nowhere, and stays there.
+//! let store = lockkeeper::open("memory:").await?;
+//! let locker = store.locker.observer(lockkeeper_metrics::ToMetrics::new()).build();
+//! locker.lock("orders/42").await?.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Names are those of [`Meter::openmetrics_name`](lockkeeper::meters::Meter::openmetrics_name), such as `lockkeeper_lost_total`, with the labels of
+//! [`METERS`], `store` and, if it has a name, `locker`. The key is never a label. Dashboards and alerts of the
+//! repository read them as they are, if your recorder keeps histograms as histograms:
+//! [`bounds`](lockkeeper::meters::bounds) are the buckets they expect.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use lockkeeper::meters::{Kind, METERS, Meter, Reading, readings};
+use lockkeeper::observe::{Event, Observer, Source};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
+
+/// An observer that tells the installed recorder. One can observe all lockers of a process.
+///
+/// ```
+/// use lockkeeper_metrics::ToMetrics;
+///
+/// let observer = ToMetrics::new();
+/// # let _ = observer;
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToMetrics(());
+
+impl ToMetrics {
+    /// One for the recorder that is installed when a locker is first used.
+    pub fn new() -> Self {
+        ToMetrics(())
+    }
+}
+
+impl Observer for ToMetrics {
+    /// For events of no locker, which only a test has.
+    fn observe(&self, event: &Event<'_>) {
+        OfLocker::new(&Source::new("", "")).observe(event);
+    }
+
+    fn for_locker(&self, source: &Source<'_>) -> Option<Arc<dyn Observer>> {
+        metrics::with_recorder(|recorder| METERS.iter().for_each(|it| describe(recorder, it)));
+        Some(Arc::new(OfLocker::new(source)))
+    }
+}
+
+fn describe(recorder: &dyn Recorder, meter: &Meter) {
+    let unit = (meter.unit == "s").then_some(Unit::Seconds);
+    let (name, help) = (meter.openmetrics_name().into(), meter.help.into());
+    match meter.kind {
+        Kind::Counter => recorder.describe_counter(name, unit, help),
+        Kind::Gauge => recorder.describe_gauge(name, unit, help),
+        _ => recorder.describe_histogram(name, unit, help),
+    }
+}
+
+/// What tells one series of a locker from another: the meter, and its two labels.
+type Series = (&'static str, [&'static str; 2]);
+
+/// The observer of one locker. It asks the recorder once for each series: that is dearer than a lock.
+struct OfLocker {
+    labels: Vec<Label>,
+    known: RwLock<HashMap<Series, Handle>>,
+}
+
+impl fmt::Debug for OfLocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfLocker").field("labels", &self.labels).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+enum Handle {
+    Counter(Counter),
+    Gauge(Gauge),
+    Histogram(Histogram),
+}
+
+impl Handle {
+    fn add(&self, value: f64) {
+        match self {
+            // A counter counts one at a time.
+            Handle::Counter(it) => it.increment(1),
+            Handle::Gauge(it) => it.increment(value),
+            Handle::Histogram(it) => it.record(value),
+        }
+    }
+}
+
+impl OfLocker {
+    fn new(source: &Source<'_>) -> Self {
+        let labels = [("store", source.store), ("locker", source.locker)];
+        let given = labels.into_iter().filter(|it| !it.1.is_empty());
+        let labels = given.map(|(name, value)| Label::new(name, value.to_owned())).collect();
+        OfLocker { labels, known: RwLock::default() }
+    }
+
+    fn handle(&self, reading: &Reading) -> Handle {
+        let series = (reading.meter.name, reading.labels.map(|it| it.1));
+        if let Some(it) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&series) {
+            return it.clone();
+        }
+        let made = self.register(reading);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).entry(series).or_insert(made).clone()
+    }
+
+    fn register(&self, reading: &Reading) -> Handle {
+        let mut labels = self.labels.clone();
+        labels.extend(reading.labels().map(|(name, value)| Label::new(name, value)));
+        let key = Key::from_parts(reading.meter.openmetrics_name(), labels);
+        let about = Metadata::new("lockkeeper", Level::INFO, Some(module_path!()));
+        metrics::with_recorder(|recorder| match reading.meter.kind {
+            Kind::Counter => Handle::Counter(recorder.register_counter(&key, &about)),
+            Kind::Gauge => Handle::Gauge(recorder.register_gauge(&key, &about)),
+            _ => Handle::Histogram(recorder.register_histogram(&key, &about)),
+        })
+    }
+}
+
+impl Observer for OfLocker {
+    fn observe(&self, event: &Event<'_>) {
+        readings(event, &mut |it| self.handle(&it).add(it.value));
+    }
+}

@@ -1,0 +1,163 @@
+//! `lockkeeper-nemesis [STORE…] [--seconds N] [--seed N] [--faults A,B] [--mutant NAME] [--write PAGE]`, and
+//! `lockkeeper-nemesis 2pc [--crashes N] [--lost N] [--seed N] [--calm] [--write PAGE]`
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockkeeper_nemesis::{
+    Fault, StoreName, Torture, TwoPhaseTorture, run, run_two_phase, two_phase_helper, write, write_two_phase,
+};
+use lockkeeper_torture::{Trouble, Verdict};
+
+/// How many broken promises of a kind are told.
+const TOLD_MAX: usize = 5;
+
+fn main() -> ExitCode {
+    if let Some(code) = lockkeeper_torture::helper(std::env::args_os().skip(1)) {
+        return ExitCode::from(code);
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = two_phase_helper(&words) {
+        return ExitCode::from(code);
+    }
+    let fulfilled = match words.split_first() {
+        Some((first, rest)) if first == "2pc" => two_phase(rest.iter().cloned()),
+        _ => Wish::read(words.into_iter()).and_then(Wish::fulfil),
+    };
+    match fulfilled {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(&format!("torture: error: {error}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Two-phase commit. Whether nothing was damaged that had a log.
+fn two_phase(mut words: impl Iterator<Item = String>) -> Result<bool, Trouble> {
+    let mut torture = TwoPhaseTorture {
+        program: std::env::current_exe()?,
+        crashes: 2000,
+        lost: 10,
+        servers: true,
+        seed: u64::from(std::process::id()),
+    };
+    let mut page = None;
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| Trouble::from(format!("`{word}` needs a value")));
+        match word.as_str() {
+            "--crashes" => torture.crashes = value()?.parse()?,
+            "--lost" => torture.lost = value()?.parse()?,
+            "--seed" => torture.seed = value()?.parse()?,
+            "--calm" => torture.servers = false,
+            "--write" => page = Some(PathBuf::from(value()?)),
+            other => return Err(format!("`2pc` knows no `{other}`").into()),
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let verdict = runtime.block_on(run_two_phase(&torture, &say))?;
+    verdict.wrong.iter().for_each(|it| say(it));
+    if let Some(page) = page {
+        write_two_phase(&page, &verdict)?;
+    }
+    writeln!(std::io::stdout(), "{verdict}")?;
+    Ok(verdict.is_kept())
+}
+
+/// What was asked for.
+struct Wish {
+    stores: Vec<StoreName>,
+    span: Duration,
+    seed: u64,
+    faults: Option<Vec<Fault>>,
+    mutant: String,
+    page: Option<PathBuf>,
+}
+
+impl Wish {
+    fn read(mut words: impl Iterator<Item = String>) -> Result<Self, Trouble> {
+        let mut wish = Wish {
+            stores: Vec::new(),
+            span: Duration::from_secs(60),
+            seed: u64::from(std::process::id()),
+            faults: None,
+            mutant: "none".to_owned(),
+            page: None,
+        };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| Trouble::from(format!("`{word}` needs a value")));
+            match word.as_str() {
+                "--seconds" => wish.span = Duration::from_secs(value()?.parse()?),
+                "--seed" => wish.seed = value()?.parse()?,
+                "--mutant" => wish.mutant = value()?,
+                "--write" => wish.page = Some(value()?.into()),
+                "--faults" => {
+                    let known =
+                        |it: &str| Fault::named(it).ok_or_else(|| format!("no fault is called `{it}`"));
+                    wish.faults = Some(value()?.split(',').map(known).collect::<Result<_, _>>()?);
+                }
+                name => wish.stores.push(StoreName::named(name).ok_or_else(|| unknown(name))?),
+            }
+        }
+        if wish.stores.is_empty() {
+            wish.stores = StoreName::ALL.to_vec();
+        }
+        Ok(wish)
+    }
+
+    /// Whether every promise was kept.
+    fn fulfil(self) -> Result<bool, Trouble> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let mut verdicts = Vec::new();
+        for store in &self.stores {
+            let torture = Torture {
+                store: *store,
+                program: std::env::current_exe()?,
+                span: self.span,
+                seed: self.seed,
+                faults: self
+                    .faults
+                    .clone()
+                    .map(|it| it.into_iter().filter(|it| it.applies(*store)).collect()),
+            };
+            let mut verdict = runtime.block_on(run(&torture, &say))?;
+            verdict.mutant.clone_from(&self.mutant);
+            tell(&verdict);
+            verdicts.push(verdict);
+        }
+        if let Some(page) = &self.page {
+            write(page, &verdicts)?;
+        }
+        for verdict in &verdicts {
+            writeln!(std::io::stdout(), "{verdict}")?;
+        }
+        Ok(verdicts.iter().all(Verdict::is_kept))
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let known: Vec<&str> = StoreName::ALL.iter().map(|it| it.name()).collect();
+    format!("no store is called `{name}`; there are {}", known.join(", "))
+}
+
+fn tell(verdict: &Verdict) {
+    say(&verdict.table());
+    for (word, count) in &verdict.failed {
+        say(&format!("{}: {count} requests: {word}", verdict.store));
+    }
+    if !verdict.is_kept() {
+        say(&format!(
+            "{}a promise was broken; see it again with: {} --seed {}",
+            verdict.complaints(TOLD_MAX),
+            verdict.store,
+            verdict.seed
+        ));
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,152 @@
+//! Records that somebody else wrote into the lines of PostgreSQL, MariaDB and etcd: absurd numbers, foreign bytes, a megabyte. Whoever asks is
+//! answered in words.
+
+mod answers;
+
+use std::time::Duration;
+
+use answers::{HANG, in_words, note_panics, panics};
+use lockkeeper::spi::{Clock, DynInspect};
+use lockkeeper::{Key, Locker};
+use lockkeeper_servers::{Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions};
+use lockkeeper_torture::{Dice, Trouble};
+
+const SEED: u64 = 20_261_118;
+const ROUNDS: usize = 12;
+
+/// Columns of a claim, and what a hostile hand writes there.
+const NUMBERS: &[&str] = &["seq", "counter", "expires", "since", "weight", "capacity", "pid"];
+const ODD_NUMBERS: &[&str] = &["-1", "0", "9223372036854775807", "-9223372036854775808"];
+const ODD_TEXTS: &[(&str, &str)] = &[
+    ("host", "repeat('x', 1000000)"),
+    ("host", r"E'\x1b]0;x\x07'"),
+    ("owner", "repeat('<', 1000000)"),
+    ("id", r"'\x'::bytea"),
+    ("id", "decode(repeat('ff', 1000000), 'hex')"),
+    ("held", "NOT held"),
+];
+/// What a hostile hand writes to etcd, in base64: nothing, `x`, bytes that are no text.
+const ODD_VALUES: &[&str] = &["", "eA==", "//79AAE=", "eyJ2IjotMSwieCI6"];
+
+/// A store in which somebody can write whatever it likes.
+trait Hostile {
+    /// Change a record.
+    async fn spoil(&self, dice: &mut Dice) -> Result<(), Trouble>;
+    /// Leave nothing behind.
+    async fn clear(&self) -> Result<(), Trouble>;
+}
+
+impl Hostile for Postgres {
+    async fn spoil(&self, dice: &mut Dice) -> Result<(), Trouble> {
+        let (column, value) = match dice.below(2) {
+            0 => (NUMBERS[dice.index(NUMBERS.len())], ODD_NUMBERS[dice.index(ODD_NUMBERS.len())]),
+            _ => ODD_TEXTS[dice.index(ODD_TEXTS.len())],
+        };
+        let claims = format!("{}.lockkeeper_claim", schema(self).await?);
+        // A rule of the table may forbid it; so much the better.
+        drop(self.sql(&format!("UPDATE {claims} SET {column} = {value}")).await);
+        Ok(())
+    }
+
+    async fn clear(&self) -> Result<(), Trouble> {
+        let schema = schema(self).await?;
+        self.sql(&format!("DELETE FROM {schema}.lockkeeper_claim; DELETE FROM {schema}.lockkeeper_lock"))
+            .await?;
+        Ok(())
+    }
+}
+
+async fn schema(server: &Postgres) -> Result<String, Trouble> {
+    let asked = "SELECT table_schema FROM information_schema.tables WHERE table_name = 'lockkeeper_claim'";
+    Ok(server.sql(asked).await?.trim().to_owned())
+}
+
+impl Hostile for MariaDb {
+    async fn spoil(&self, dice: &mut Dice) -> Result<(), Trouble> {
+        let (column, value) =
+            (NUMBERS[dice.index(NUMBERS.len())], ODD_NUMBERS[dice.index(ODD_NUMBERS.len())]);
+        let odd = ["host = '\x1b]0;x'", "id = ''", "held = 2", "ttl = -9223372036854775808"];
+        let change = match odd.get(dice.index(odd.len() * 3)) {
+            Some(odd) => (*odd).to_owned(),
+            None => format!("{column} = {value}"),
+        };
+        drop(self.sql(&format!("UPDATE lockkeeper_claim SET {change}")).await);
+        Ok(())
+    }
+
+    async fn clear(&self) -> Result<(), Trouble> {
+        self.sql("DELETE FROM lockkeeper_claim; DELETE FROM lockkeeper_lock").await?;
+        Ok(())
+    }
+}
+
+impl Hostile for Etcd {
+    async fn spoil(&self, dice: &mut Dice) -> Result<(), Trouble> {
+        let keys = self.keys("l").await?;
+        let key = keys.get(dice.index(keys.len())).ok_or("there is no key to spoil")?;
+        let long = "QUFB".repeat(250_000);
+        let value = ODD_VALUES.get(dice.index(ODD_VALUES.len() + 1)).copied().unwrap_or(&long);
+        self.post("/v3/kv/put", &format!(r#"{{"key": "{key}", "value": "{value}"}}"#)).await?;
+        Ok(())
+    }
+
+    async fn clear(&self) -> Result<(), Trouble> {
+        self.post("/v3/kv/deleterange", r#"{"key": "AA==", "range_end": "AA=="}"#).await?;
+        Ok(())
+    }
+}
+
+async fn ask_everything(locker: &Locker, inspect: &dyn DynInspect, name: &str) -> Result<(), String> {
+    let key = in_words(Key::new(name))?.ok_or("the name is sound")?;
+    drop(in_words(locker.try_lock(name).await)?);
+    drop(in_words(inspect.list("").await.map_err(Into::into))?);
+    drop(in_words(inspect.show(&key).await.map_err(Into::into))?);
+    drop(in_words(locker.read(name).wait_at_most(Duration::from_millis(50)).await)?);
+    Ok(())
+}
+
+/// A lock is held, shared and waited for; then its records are not what they were.
+async fn survive(server: &impl Hostile, url: &str) -> Result<(), Trouble> {
+    note_panics();
+    let (clock, mut dice) = (Clock::boot(), Dice::seeded(SEED));
+    for round in 0..ROUNDS {
+        let name = format!("spoiled/{round}");
+        let (one, two) = (lockkeeper::connect(url).await?, lockkeeper::open(url).await?);
+        let guard = one.read(&name).await?;
+        let (waiter, waits) = (one.clone(), name.clone());
+        let waiting = tokio::spawn(async move {
+            waiter.lock(&waits).wait_at_most(Duration::from_millis(300)).await.is_ok()
+        });
+        let other = two.locker.build();
+        drop(other.lock(&name).wait_at_most(Duration::from_millis(20)).await);
+        server.spoil(&mut dice).await?;
+        let asked = Box::pin(ask_everything(&other, &*two.inspect, &name));
+        match clock.within(clock.now().after(HANG), asked).await {
+            None => return Err(format!("nobody answered in round {round}").into()),
+            Some(answer) => answer?,
+        }
+        drop(guard.release().await);
+        // Whether it got the lock is not promised any more; that it ends without a panic is.
+        waiting.await?;
+        server.clear().await?;
+    }
+    if panics().is_empty() { Ok(()) } else { Err(format!("{:#?}", panics()).into()) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_rows_of_postgresql_everybody_is_answered() -> Result<(), Trouble> {
+    let server = Postgres::start(PostgresOptions::default()).await?;
+    survive(&server, &server.url()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_rows_of_mariadb_everybody_is_answered() -> Result<(), Trouble> {
+    let server = MariaDb::start(MariaDbOptions::default()).await?;
+    survive(&server, &server.url()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_keys_of_etcd_everybody_is_answered() -> Result<(), Trouble> {
+    let server = Etcd::start(EtcdOptions::default()).await?;
+    survive(&server, &format!("etcd://{}", server.address())).await
+}

@@ -1,0 +1,86 @@
+//! A short torture of every store: each with a few faults, so that all of them together take about a minute.
+
+use std::time::Duration;
+
+use lockkeeper_nemesis::{Fault, StoreName, Torture, run};
+use lockkeeper_torture::Trouble;
+
+/// What is struck is written here; what is hit and when is up to the seed.
+const SEED: u64 = 20_261_116;
+
+fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
+    let torture = Torture {
+        store,
+        program: env!("CARGO_BIN_EXE_lockkeeper-nemesis").into(),
+        span: Duration::MAX,
+        seed: SEED,
+        faults: Some(faults.to_vec()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let verdict = runtime.block_on(run(&torture, &|_| {}))?;
+    assert!(verdict.is_kept(), "{}{}{verdict}", verdict.table(), verdict.complaints(5));
+    Ok(())
+}
+
+#[test]
+fn sqlite() -> Result<(), Trouble> {
+    torture(StoreName::Sqlite, &[Fault::ClientKill, Fault::ClientStop, Fault::CancelStorm])
+}
+
+#[test]
+fn redis() -> Result<(), Trouble> {
+    torture(
+        StoreName::Redis,
+        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay],
+    )
+}
+
+#[test]
+fn sentinel() -> Result<(), Trouble> {
+    torture(StoreName::Sentinel, &[Fault::Failover])
+}
+
+#[test]
+fn redlock() -> Result<(), Trouble> {
+    torture(StoreName::Redlock, &[Fault::ServerForget, Fault::MinorityStop])
+}
+
+#[test]
+fn postgres() -> Result<(), Trouble> {
+    torture(StoreName::Postgres, &[Fault::ServerKill, Fault::NetCut])
+}
+
+#[test]
+fn mariadb() -> Result<(), Trouble> {
+    torture(StoreName::MariaDb, &[Fault::ServerStop, Fault::ClientKill])
+}
+
+#[test]
+fn mysql() -> Result<(), Trouble> {
+    torture(StoreName::Mysql, &[Fault::NetVanish])
+}
+
+#[test]
+fn session_locks_of_postgres() -> Result<(), Trouble> {
+    torture(StoreName::PostgresSession, &[Fault::ServerKill, Fault::ClientStop, Fault::ClientKill])
+}
+
+#[test]
+fn session_locks_of_mariadb() -> Result<(), Trouble> {
+    torture(StoreName::MariaDbSession, &[Fault::ServerKill, Fault::ClientStop, Fault::ClientKill])
+}
+
+#[test]
+fn session_locks_of_mysql() -> Result<(), Trouble> {
+    torture(StoreName::MysqlSession, &[Fault::HalfOpen, Fault::ClientKill])
+}
+
+#[test]
+fn etcd() -> Result<(), Trouble> {
+    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop])
+}
+
+#[test]
+fn zookeeper() -> Result<(), Trouble> {
+    torture(StoreName::ZooKeeper, &[Fault::Failover])
+}

@@ -1,0 +1,50 @@
+//! The meters of the table as instruments of OpenTelemetry.
+
+use lockkeeper::meters::{Kind, METERS, Reading, bounds, readings};
+use lockkeeper::observe::Event;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
+
+/// All of them, in the order of the table.
+pub(crate) struct Instruments(Vec<Instrument>);
+
+enum Instrument {
+    Counter(Counter<u64>),
+    UpDown(UpDownCounter<i64>),
+    Histogram(Histogram<f64>),
+}
+
+impl Instruments {
+    pub(crate) fn of(meter: &Meter) -> Self {
+        let make = |it: &lockkeeper::meters::Meter| match it.kind {
+            Kind::Counter => {
+                Instrument::Counter(meter.u64_counter(it.name).with_description(it.help).build())
+            }
+            Kind::Gauge => {
+                Instrument::UpDown(meter.i64_up_down_counter(it.name).with_description(it.help).build())
+            }
+            _ => {
+                let unit = if it.unit == "s" { "s" } else { "1" };
+                let histogram = meter.f64_histogram(it.name).with_description(it.help).with_unit(unit);
+                Instrument::Histogram(histogram.with_boundaries(bounds(it).to_vec()).build())
+            }
+        };
+        Instruments(METERS.iter().map(make).collect())
+    }
+
+    pub(crate) fn observe(&self, event: &Event<'_>, labels: &[KeyValue]) {
+        readings(event, &mut |reading| self.add(&reading, labels));
+    }
+
+    fn add(&self, reading: &Reading, labels: &[KeyValue]) {
+        let Some(at) = METERS.iter().position(|it| it.name == reading.meter.name) else { return };
+        let own = reading.labels().map(|(name, value)| KeyValue::new(name, value));
+        let labels: Vec<KeyValue> = labels.iter().cloned().chain(own).collect();
+        match &self.0[at] {
+            // A counter counts one at a time.
+            Instrument::Counter(it) => it.add(1, &labels),
+            Instrument::UpDown(it) => it.add(if reading.value < 0.0 { -1 } else { 1 }, &labels),
+            Instrument::Histogram(it) => it.record(reading.value, &labels),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Warm locks on a real Redis: taken again without a script, recalled by a message, given back by themselves without one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::within;
+use lockkeeper_core::Locker;
+use lockkeeper_core::kit::locked;
+use lockkeeper_core::observe::{CooledBy, Event, Observer};
+use lockkeeper_redis::Redis;
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
+use lockkeeper_servers::{self as servers, RedisOptions};
+use lockkeeper_testkit::warm;
+
+/// So long that nothing is due within a test: what a holder hears, it was told.
+const TTL: Duration = Duration::from_secs(3600);
+
+async fn server() -> servers::Redis {
+    servers::Redis::start(RedisOptions::default()).await.unwrap()
+}
+
+async fn process(server: &servers::Redis) -> Redis {
+    Redis::connect(&server.url()).await.unwrap()
+}
+
+/// Scripts that were run so far.
+async fn scripts(server: &servers::Redis) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let calls = |name: &str| {
+        let line = stats.field(&format!("cmdstat_{name}")).unwrap_or_default();
+        line.split(['=', ',']).nth(1).and_then(|it| it.parse::<u64>().ok()).unwrap_or(0)
+    };
+    calls("evalsha") + calls("eval")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_taken_again_and_again_costs_no_script() {
+    let server = server().await;
+    let scripts = async || scripts(&server).await;
+    warm::taken_again_without_a_word(&process(&server).await, TTL, scripts, |_| 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_idle_in_one_process_is_had_by_another() {
+    let server = server().await;
+    warm::recalled(&process(&server).await, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_lock_is_told_to_its_holder_in_another_process() {
+    let server = server().await;
+    warm::a_break_is_told(&process(&server).await, &process(&server).await, TTL).await;
+}
+
+/// Commands of any kind that were run so far, this question not counted.
+async fn commands(server: &servers::Redis) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let calls = |name: &str| {
+        let line = stats.field(&format!("cmdstat_{name}")).unwrap_or_default();
+        line.split(['=', ',']).nth(1).and_then(|it| it.parse::<u64>().ok()).unwrap_or(0)
+    };
+    [
+        "evalsha",
+        "eval",
+        "publish",
+        "subscribe",
+        "unsubscribe",
+        "ping",
+        "hello",
+        "client|setinfo",
+        "script|load",
+    ]
+    .map(calls)
+    .iter()
+    .sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_take_turns_cost_what_they_would_if_nothing_stayed() {
+    const ROUNDS: u64 = 200;
+    let server = server().await;
+    let mut cost = Vec::new();
+    for warm in [true, false] {
+        let locker = |redis| Locker::builder(redis).ttl(TTL).warm(warm).build();
+        let pair = [locker(process(&server).await), locker(process(&server).await)];
+        for it in &pair {
+            // What a connection does once: the scripts are known, and whoever is alone has its socket.
+            for nth in 0..10 {
+                it.lock(format!("first/{warm}/{nth}")).cold().await.unwrap().release().await.unwrap();
+            }
+        }
+        let before = commands(&server).await;
+        for _ in 0..ROUNDS {
+            for it in &pair {
+                it.lock(format!("turns/{warm}")).await.unwrap().release().await.unwrap();
+            }
+        }
+        cost.push(commands(&server).await - before);
+    }
+    let (warm, cold) = (cost[0], cost[1]);
+    assert_eq!(cold, 2 * 2 * ROUNDS, "a take and a release each");
+    // Each of them is recalled once, and learns from it: the other waits, is called, and perhaps looks once more.
+    assert!(warm <= cold + 8, "{warm} commands, and {cold} where nothing stays");
+}
+
+/// What happened, in order.
+#[derive(Clone, Debug, Default)]
+struct Told(Arc<Mutex<Vec<String>>>, &'static str);
+
+impl Observer for Told {
+    fn observe(&self, event: &Event<'_>) {
+        let what = match event {
+            Event::Granted { .. } => "has it",
+            Event::Cooled { by: CooledBy::Time, .. } => "gives it back by itself",
+            Event::Cooled { .. } => "is asked to give it back",
+            _ => return,
+        };
+        locked(&self.0).push(format!("{} {what}", self.1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_lock_whose_recalls_are_lost_is_given_back_in_time_all_the_same() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let told = Told::default();
+    let locker = |redis: Redis, name: &'static str| {
+        let observer = Told(told.0.clone(), name);
+        Locker::builder(redis).ttl(Duration::from_secs(3)).warm(true).observer(observer).build()
+    };
+    let deaf = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let (here, there) = (locker(deaf, "here"), locker(process(&server).await, "there"));
+    here.lock("k").await.unwrap().release().await.unwrap();
+    // From now on it hears nothing, and still speaks.
+    proxy.set(Direction::ToClient, Rule::Drop);
+    let guard = within("what is idle", async { there.lock("k").await.unwrap() }).await;
+    assert_eq!(*locked(&told.0), ["here has it", "here gives it back by itself", "there has it"]);
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,202 @@
+//! `POST /v1/locks/NAME`: a stream that is the lock. Whoever closes it gives the lock back.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State as Of};
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use lockkeeper_core::Moment;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::answer::{Refusal, Result, line};
+use crate::ask::{Ask, OF_LOCKS};
+use crate::held::{Held, Loss, word};
+use crate::state::State;
+use crate::view::millis;
+
+/// The ttl of requests that name none, as far as streams are concerned: how often to look for a renewal.
+const USUAL_TTL: Duration = Duration::from_secs(10);
+/// How often within a ttl the stream looks whether the lock was renewed.
+const LOOKS_PER_TTL: u32 = 6;
+/// A deadline that moved by less was not renewed: two readings of a clock differ.
+const MOVED: Duration = Duration::from_millis(5);
+
+/// The reason that is told when the server ends.
+const CLOSING: &str = "closing";
+
+/// One line of the stream.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line<'a> {
+    Granted(Grant<'a>),
+    Renewed { valid_for_ms: u64 },
+    Lost { reason: &'a str },
+}
+
+/// What is held. Also what is answered to those who hold by token.
+#[derive(Debug, Serialize)]
+pub(crate) struct Grant<'a> {
+    pub(crate) name: &'a str,
+    /// As text: it may exceed 2^53.
+    pub(crate) fence: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fences: Option<BTreeMap<String, String>>,
+    pub(crate) valid_for_ms: u64,
+}
+
+impl<'a> Grant<'a> {
+    pub(crate) fn of(name: &'a str, held: &Held, valid_for: Duration) -> Self {
+        Grant { name, fence: held.fence(name), fences: held.fences(), valid_for_ms: millis(valid_for) }
+    }
+}
+
+/// The name in a path, decoded.
+pub(crate) fn name_in(path: std::result::Result<Path<String>, PathRejection>) -> Result<String> {
+    path.map(|it| it.0)
+        .map_err(|_| Refusal::invalid("the name in the path is not UTF-8 after percent-decoding"))
+}
+
+pub(crate) async fn lock(
+    Of(state): Of<Arc<State>>,
+    path: std::result::Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result {
+    hold(state, name_in(path)?, query.as_deref(), body).await
+}
+
+pub(crate) async fn hold(state: Arc<State>, name: String, query: Option<&str>, body: Body) -> Result {
+    let ask = Ask::read(query, body, OF_LOCKS, &state.limits).await?;
+    let room = state.admit()?;
+    let held = tokio::select! {
+        held = Held::take(&state.locker, &name, &ask) => held?.ok_or_else(Refusal::taken)?,
+        () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
+    };
+    Ok(stream(state, held, name, ask.ttl.unwrap_or(USUAL_TTL), room))
+}
+
+/// The answer that lasts as long as what is held.
+pub(crate) fn stream(
+    state: Arc<State>,
+    held: Held,
+    name: String,
+    ttl: Duration,
+    room: OwnedSemaphorePermit,
+) -> Response {
+    let keeping = Keeping { state, name, ttl, holding: Some(Holding { held, room }), phase: Phase::Fresh };
+    let lines = futures_util::stream::unfold(keeping, |mut it| async {
+        it.next().await.map(|line| (Ok::<_, std::convert::Infallible>(line), it))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// Something held on behalf of a client. It lives in the answer: whoever closes the connection drops it, and then it is
+/// given back, without a task that must hear of it first.
+struct Keeping {
+    state: Arc<State>,
+    name: String,
+    ttl: Duration,
+    holding: Option<Holding>,
+    phase: Phase,
+}
+
+struct Holding {
+    held: Held,
+    room: OwnedSemaphorePermit,
+}
+
+enum Phase {
+    Fresh,
+    /// Until when the client knows that it holds, and what tells of a loss.
+    Told(Moment, Loss),
+    /// The client was told that the server ends, and has so long to let go.
+    Closing(Moment),
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(Holding { held, room }) = self.holding.take() {
+            held.release_and(room);
+        }
+    }
+}
+
+impl Keeping {
+    /// The next line; `None` when the answer is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        let held = &self.holding.as_ref()?.held;
+        let (clock, remaining) = (&self.state.clock, held.remaining());
+        match &mut self.phase {
+            Phase::Fresh => {
+                let said = line(&Line::Granted(Grant::of(&self.name, held, remaining)));
+                self.phase = Phase::Told(clock.now().after(remaining), held.lost());
+                Some(said.into())
+            }
+            Phase::Told(told, lost) => {
+                let mut closing = pin!(self.state.closing());
+                let every = (self.ttl / LOOKS_PER_TTL).max(Duration::from_millis(10));
+                let lost = loop {
+                    let due = clock.now().after(every);
+                    tokio::select! {
+                        biased;
+                        reason = &mut *lost => break word(reason),
+                        () = &mut closing => break CLOSING,
+                        () = clock.sleep_until(due) => {}
+                    }
+                    let remaining = held.remaining();
+                    let until = clock.now().after(remaining);
+                    if told.after(MOVED) < until {
+                        *told = until;
+                        return Some(line(&Line::Renewed { valid_for_ms: millis(remaining) }).into());
+                    }
+                };
+                if lost == CLOSING {
+                    // Told first, and given back when the client has let go, as a loss is always told.
+                    let patience = self.state.limits.patience.min(held.remaining());
+                    self.phase = Phase::Closing(clock.now().after(patience));
+                } else {
+                    self.holding = None;
+                }
+                Some(line(&Line::Lost { reason: lost }).into())
+            }
+            Phase::Closing(until) => {
+                clock.sleep_until(*until).await;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::HttpBody as _;
+    use lockkeeper_core::inspect::Inspect as _;
+    use lockkeeper_core::{Key, Locker, Memory};
+
+    use super::*;
+    use crate::Serve;
+
+    #[tokio::test]
+    async fn who_drops_the_answer_gives_the_lock_back() {
+        let (store, key) = (Memory::default(), Key::new("x").unwrap());
+        let locker = Locker::new(store.clone());
+        let serve = Serve::new(locker, store.clone(), "a-long-secret").unwrap();
+        let state = Arc::new(serve.allow_locks().state());
+        let held = Held::take(&state.locker, "x", &Ask::default()).await.unwrap().unwrap();
+        let room = state.admit().unwrap();
+        let mut body = stream(state.clone(), held, "x".into(), USUAL_TTL, room).into_body();
+        let first = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await;
+        let first = first.unwrap().unwrap().into_data().unwrap();
+        assert!(first.starts_with(b"{\"event\":\"granted\",\"name\":\"x\",\"fence\":"), "{first:?}");
+        assert_eq!(store.show(&key).await.unwrap().unwrap().holders.len(), 1);
+        drop(body);
+        assert!(state.locker.try_lock("x").await.unwrap().is_some(), "the lock was kept");
+        state.emptied().await;
+    }
+}

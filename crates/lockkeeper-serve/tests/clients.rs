@@ -1,0 +1,138 @@
+//! Real clients: the programs of docs/guides/serve.md hold a lock, let go of it, and are killed while they hold it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use common::{Server, TOKEN, within};
+use lockkeeper_serve::Serve;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+const GUIDE: &str = include_str!("../../../docs/guides/serve.md");
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+}
+
+/// Whether a program is there; all but Go are installed by `cargo xtask test`.
+async fn is_there(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    let found = command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).status().await;
+    found.is_ok_and(|it| it.success())
+}
+
+struct Client {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Client {
+    fn start(server: &Server, command: &[&str]) -> Self {
+        let mut child = Command::new(command[0])
+            .args(&command[1..])
+            .current_dir(folder())
+            .env("LOCKKEEPER_ADDRESS", server.address())
+            .env("LOCKKEEPER_TOKEN", TOKEN)
+            .env("NO_PROXY", "*")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Client { child, lines }
+    }
+
+    /// The line that it prints when it holds the lock.
+    async fn holds(&mut self) -> String {
+        within("the client holds", self.lines.next_line()).await.unwrap().expect("it says that it holds")
+    }
+
+    /// Let it end in good order.
+    async fn ends(mut self) {
+        drop(self.child.stdin.take());
+        let end = within("the client ends", self.child.wait()).await.unwrap();
+        assert!(end.success(), "{end}");
+    }
+
+    /// Kill it, and all that it started.
+    async fn dies(mut self) {
+        let group = rustix::process::Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap();
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        within("the client is dead", self.child.wait()).await.unwrap();
+    }
+}
+
+/// It holds and lets go; it holds and is killed. The ttl is longer than any test, so only the end of the connection can have
+/// freed the lock.
+async fn holds_and_lets_go(command: &[&str]) {
+    let server = Server::with("memory:", |it| it.ttl(common::HANG * 10), Serve::allow_locks).await;
+    let mut client = Client::start(&server, command);
+    let said = client.holds().await;
+    assert!(said.starts_with("held "), "{command:?}: {said}");
+    assert_eq!(server.shown("orders%2F42").await["holders"].as_array().unwrap().len(), 1);
+    client.ends().await;
+    server.is_free("orders%2F42").await;
+    if !command.contains(&"token.py") {
+        let mut client = Client::start(&server, command);
+        client.holds().await;
+        client.dies().await;
+        server.is_free("orders%2F42").await;
+    }
+    server.ends().await;
+}
+
+/// The guide shows the programs that are tested here, to the letter.
+#[test]
+fn the_guide_shows_these_programs() {
+    for name in ["lock.sh", "lock.py", "lock.mjs", "Lock.java", "lock.go", "token.py"] {
+        let text = std::fs::read_to_string(folder().join(name)).unwrap();
+        assert!(GUIDE.contains(text.trim_end()), "docs/guides/serve.md shows another {name}");
+    }
+}
+
+#[tokio::test]
+async fn a_shell_with_curl() {
+    assert!(is_there("curl", &["--version"]).await, "curl is missing: apt-get install curl");
+    holds_and_lets_go(&["sh", "lock.sh"]).await;
+}
+
+#[tokio::test]
+async fn python_with_its_standard_library() {
+    assert!(is_there("python3", &["--version"]).await, "python3 is missing: apt-get install python3");
+    holds_and_lets_go(&["python3", "lock.py"]).await;
+    holds_and_lets_go(&["python3", "token.py"]).await;
+}
+
+#[tokio::test]
+async fn node_with_fetch() {
+    let fetches = is_there("node", &["-e", "if (!globalThis.fetch) process.exit(1)"]).await;
+    assert!(fetches, "there is no node with fetch: apt-get install nodejs");
+    holds_and_lets_go(&["node", "lock.mjs"]).await;
+}
+
+#[tokio::test]
+async fn java_with_its_own_client() {
+    assert!(is_there("javac", &["--version"]).await, "there is no JDK: apt-get install default-jdk-headless");
+    holds_and_lets_go(&["java", "Lock.java"]).await;
+}
+
+#[tokio::test]
+async fn go_with_its_standard_library() {
+    if !is_there("go", &["version"]).await {
+        eprintln!("NOT TESTED: there is no Go here; apt-get install golang-go");
+        return;
+    }
+    // The first build of a machine compiles Go's library, so it has no limit here.
+    let folder = tempfile::TempDir::new().unwrap();
+    let program = folder.path().join("lock").display().to_string();
+    let built =
+        Command::new("go").args(["build", "-o", &program, "lock.go"]).current_dir(self::folder()).status();
+    assert!(built.await.unwrap().success());
+    holds_and_lets_go(&[&program]).await;
+}

@@ -1,0 +1,226 @@
+//! The console without a script: who gets in, what a page tells, and breaking by request.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Server, TOKEN, fence, sqlite, until, within};
+use lockkeeper_serve::{HotNames, InDoubt, InDoubts, Serve};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+/// A request with these headers, and the whole text of its answer.
+async fn ask(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> (u16, String, String) {
+    let (port, length) = (server.port, body.len());
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    );
+    let mut answer = server.begin_with(&request).await;
+    let mut text = String::new();
+    within("the page", answer.reader.read_to_string(&mut text)).await.unwrap();
+    (answer.status, answer.head, text)
+}
+
+/// The header with the cookie of somebody who showed the token.
+async fn cookie(server: &Server) -> String {
+    let (status, head, _) = ask(server, "POST", "/login", "", &format!("token={TOKEN}")).await;
+    assert_eq!(status, 303);
+    let set = head.lines().find_map(|it| it.strip_prefix("set-cookie: ")).unwrap();
+    assert!(set.contains("HttpOnly") && set.contains("SameSite=Strict"), "{set}");
+    format!("Cookie: {}\r\n", set.split(';').next().unwrap())
+}
+
+#[tokio::test]
+async fn a_browser_shows_the_token_once() {
+    let server = Server::at("memory:").await;
+    let html = "Accept: text/html\r\n";
+    for path in ["/", "/locks", "/locks/x", "/rooms", "/hot", "/two-phase", "/doctor"] {
+        let (status, _, page) = ask(&server, "GET", path, html, "").await;
+        assert_eq!(status, 401, "{path}");
+        assert!(page.contains("<form id=\"login\""), "{path}: {page}");
+        assert_eq!(ask(&server, "GET", path, "", "").await.0, 401, "{path}");
+    }
+    assert_eq!(ask(&server, "GET", "/events", "", "").await.0, 401);
+    assert_eq!(ask(&server, "POST", "/login", "", "token=wrong").await.0, 401);
+    let evil = "Origin: http://evil.example\r\n";
+    assert_eq!(ask(&server, "POST", "/login", evil, &format!("token={TOKEN}")).await.0, 403);
+    let cookie = cookie(&server).await;
+    for path in
+        ["/", "/locks", "/locks/x", "/rooms", "/hot", "/doctor", "/assets/style.css", "/assets/console.js"]
+    {
+        assert_eq!(ask(&server, "GET", path, &cookie, "").await.0, 200, "{path}");
+    }
+    assert_eq!(ask(&server, "GET", "/two-phase", &cookie, "").await.0, 404, "nobody knows of any");
+    let wrong = cookie.replace('=', "=0");
+    assert_eq!(ask(&server, "GET", "/locks", &wrong, "").await.0, 401);
+    // A cookie alone does not write: a browser that writes says from where.
+    assert_eq!(ask(&server, "POST", "/v1/locks/x?wait=0", &cookie, "").await.0, 401);
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_page_without_a_script_tells_what_the_list_tells() {
+    let server = Server::at("memory:").await;
+    let names = ["a", "orders%2F42", "%3Cscript%3Ealert(1)%3C%2Fscript%3E", "%E2%80%AEgpj%F0%9F%94%92"];
+    let mut held = Vec::new();
+    for name in names {
+        held.push(server.lock(&format!("{name}?note=%3Cb%3Ebold")).await);
+    }
+    let cookie = cookie(&server).await;
+    let (_, _, page) = ask(&server, "GET", "/locks", &cookie, "").await;
+    for (_, granted) in &held {
+        let name = granted["name"].as_str().unwrap();
+        let text = name.replace('<', "&lt;").replace('>', "&gt;");
+        assert!(page.contains(&format!("<bdi>{text}</bdi>")), "{name}: {page}");
+        assert!(page.contains(granted["fence"].as_str().unwrap()), "{name}");
+    }
+    assert!(!page.contains("<script>alert") && !page.contains("<b>bold"), "{page}");
+    for (path, has, lacks) in [
+        ("/locks?q=orders", "orders/42", "gpj"),
+        ("/locks?waited=on", "No lock is held", "orders/42"),
+        ("/locks/orders%2F42", "lockkeeper show -- &#39;orders/42&#39;", "gpj"),
+        ("/locks/orders%2F42", "lockkeeper break --fence ", "gpj"),
+        ("/locks/nobody", "This lock is <b>free</b>", "gpj"),
+        ("/locks?q=%22%3E%3Cscript%3E", "value=\"&quot;&gt;&lt;script&gt;\"", "<script>"),
+    ] {
+        let (status, _, page) = ask(&server, "GET", path, &cookie, "").await;
+        assert!(status == 200 && page.contains(has) && !page.contains(lacks), "{path}: {page}");
+    }
+    drop(held);
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn roles_permits_hot_names_and_doubts_have_pages() {
+    let (_folder, url) = sqlite();
+    let hot = HotNames::default();
+    let knows = || {
+        let mut one = InDoubt::new("lk-<7>");
+        one.state = "undecided".into();
+        one.begun = Some(Duration::from_secs(1));
+        one.branches = vec![("orders".into(), "prepared".into())];
+        one.commands = vec!["lockkeeper 2pc recover".into()];
+        std::future::ready(Ok(InDoubts::new(vec![one], vec!["damage: stock".into()])))
+    };
+    let observed = hot.clone();
+    let server = Server::with(
+        &url,
+        move |it| it.observer(observed),
+        move |it| it.allow_locks().hot_names(hot).two_phase(knows),
+    )
+    .await;
+    let cookie = cookie(&server).await;
+    let page = async |path: &str| ask(&server, "GET", path, &cookie, "").await.2;
+    assert!(page("/rooms").await.contains("Nobody leads"));
+    let mut role = server.begin("POST", "/v1/leaders/scheduler?value=10.0.0.7%3A80&ttl=60s").await;
+    assert_eq!(role.event().await["event"], "granted");
+    let (_permits, _) = server.lock("mail?permits=3/5&ttl=60s").await;
+    let (_reader, _) = server.lock("prices?shared=true&ttl=60s").await;
+    let (_one, _) = server.lock("%3Cb%3E?ttl=60s").await;
+    // The pages look at the store once per interval.
+    for words in ["10.0.0.7:80", "3 of 5", "prices</bdi></a></div></td><td data-title=\"Readers\"><div>1<"] {
+        until(&format!("the page shows {words}"), || async { page("/rooms").await.contains(words) }).await;
+    }
+    let hot = page("/hot").await;
+    assert!(hot.contains("<bdi>&lt;b&gt;</bdi>") && hot.contains("Asked for here"), "{hot}");
+    until("it is seen to change hands", || async {
+        page("/hot").await.split_once("Changing hands").unwrap().1.contains("<bdi>mail</bdi>")
+    })
+    .await;
+    let doubts = page("/two-phase").await;
+    for words in
+        ["lk-&lt;7&gt;", "undecided", "nobody works on it", "lockkeeper 2pc recover", "damage: stock"]
+    {
+        assert!(doubts.contains(words), "{words}: {doubts}");
+    }
+    let overview = page("/").await;
+    assert!(overview.contains("In doubt") && overview.contains("<b class=\"bad\">1</b>"), "{overview}");
+    drop(role);
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn losses_are_on_the_overview() {
+    let (_folder, url) = sqlite();
+    let hot = HotNames::default();
+    let observed = hot.clone();
+    let serve = move |it: Serve| it.allow_locks().hot_names(hot);
+    let server = Server::with(&url, move |it| it.observer(observed), serve).await;
+    let cookie = cookie(&server).await;
+    let shows = async |number: &str| {
+        let card = format!("<h2>Losses</h2><p><b class=\"{number}</b></p>");
+        ask(&server, "GET", "/", &cookie, "").await.2.contains(&card)
+    };
+    assert!(shows("good\">0").await);
+    // What is given back is no loss.
+    drop(server.lock("x").await);
+    server.is_free("x").await;
+    assert!(shows("good\">0").await);
+    let (mut held, _) = server.lock("x?max_hold=50ms").await;
+    assert_eq!(held.event_of("lost").await["reason"], "max_hold");
+    until("it is told", || shows("bad\">1")).await;
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn so_many_browsers_listen_and_no_more() {
+    let server = Server::at("memory:").await;
+    let mut browsers = Vec::new();
+    for _ in 0..32 {
+        let mut browser = server.begin("GET", "/events").await;
+        assert_eq!(browser.status, 200);
+        assert!(browser.line("event: changed").await.is_some(), "each is told what there is");
+        browsers.push(browser);
+    }
+    let (status, refused) = server.ask("GET", "/events").await;
+    assert_eq!((status, &refused["error"]), (503, &"busy".into()));
+    let mut last = browsers.pop().unwrap();
+    drop(browsers);
+    until("there is room again", || async { server.begin("GET", "/events").await.status == 200 }).await;
+    let (_held, _) = server.lock("x").await;
+    assert!(last.line("event: changed").await.is_some(), "those who stay hear of changes");
+    server.ends().await;
+    assert!(last.line("event: ").await.is_none(), "the end of the server ends what they hear");
+}
+
+#[tokio::test]
+async fn only_the_holder_that_was_shown_can_be_broken() {
+    let (_folder, url) = sqlite();
+    let server = Server::with(&url, |it| it, |it| it.allow_locks().allow_break()).await;
+    let cookie = cookie(&server).await;
+    let json = "Content-Type: application/json\r\n";
+    let ours = format!("Origin: http://127.0.0.1:{}\r\n", server.port);
+    let attempt = async |headers: &str, name: &str, fence: &str| {
+        let body = format!("{{\"name\":{name:?},\"fence\":{fence:?}}}");
+        let (status, _, text) = ask(&server, "POST", "/v1/break/x", headers, &body).await;
+        (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    };
+    let (first, seen) = server.lock("x?ttl=60s").await;
+    drop(first);
+    let (second, now) = server.lock("x?ttl=60s").await;
+    let (seen, now) = (fence(&seen).to_string(), fence(&now).to_string());
+    let right = format!("{cookie}{ours}{json}");
+    for (headers, name, fence, status) in [
+        (format!("{ours}{json}"), "x", &now, 401),
+        (format!("{cookie}{json}"), "x", &now, 401),
+        (format!("{cookie}{json}Origin: http://evil.example\r\n"), "x", &now, 403),
+        (format!("{cookie}{ours}Content-Type: application/x-www-form-urlencoded\r\n"), "x", &now, 415),
+        (right.clone(), "y", &now, 400),
+        (right.clone(), "x", &"no number".to_owned(), 400),
+        (right.clone(), "x", &seen, 409),
+    ] {
+        let told = attempt(&headers, name, fence).await;
+        assert_eq!(told.0, status, "{headers} {name} {fence}: {}", told.1);
+        assert_eq!(server.shown("x").await["holders"].as_array().unwrap().len(), 1, "nothing was broken");
+    }
+    let (status, told) = attempt(&right, "x", &now).await;
+    assert_eq!((status, &told["broken"]["fence"]), (200, &now.as_str().into()), "{told}");
+    assert!(server.shown("x").await["holders"].as_array().unwrap().is_empty());
+    drop(second);
+    server.ends().await;
+    let reading = Server::with("memory:", |it| it, Serve::allow_locks).await;
+    assert_eq!(reading.ask_with("POST", "/v1/break/x", json, "{}").await.0, 404);
+    reading.ends().await;
+}

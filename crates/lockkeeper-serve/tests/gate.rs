@@ -1,0 +1,220 @@
+//! Who may come in, what is there, and what every answer carries.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Server, TOKEN, sqlite, until};
+use lockkeeper_serve::{Listen, Serve};
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+async fn status(server: &Server, method: &str, path: &str, host: &str, more: &str) -> (u16, Value) {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n{more}\r\n"
+    );
+    server.raw(&request).await
+}
+
+#[tokio::test]
+async fn nothing_but_health_is_told_without_the_token() {
+    let server = Server::at("memory:").await;
+    let host = format!("127.0.0.1:{}", server.port);
+    for path in ["/v1/locks", "/v1/locks/x", "/v1/leaders/x", "/v1/nothing", "/metrics", "/"] {
+        for shown in [
+            String::new(),
+            "Authorization: Bearer wrong-token-here\r\n".into(),
+            format!("Authorization: Basic {TOKEN}\r\n"),
+            format!("Authorization: {TOKEN}\r\n"),
+        ] {
+            let (status, refused) = status(&server, "GET", path, &host, &shown).await;
+            assert_eq!((status, &refused["error"]), (401, &"no_token".into()), "{path} {shown}");
+        }
+    }
+    assert_eq!(status(&server, "POST", "/v1/locks/x", &host, "").await.0, 401);
+    assert_eq!(status(&server, "GET", "/health", &host, "").await.0, 200);
+    assert_eq!(status(&server, "GET", "/openapi.json", &host, "").await.0, 200);
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_foreign_host_or_origin_is_refused() {
+    let server = Server::with("memory:", |it| it, |it| it.allow_locks().hosts(["locks.internal:7765"])).await;
+    let port = server.port;
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    for host in ["evil.example", "127.0.0.1", "127.0.0.1:1", &format!("evil.example:{port}"), ""] {
+        let (status, refused) = status(&server, "GET", "/v1/locks", host, &token).await;
+        assert_eq!((status, &refused["error"]), (421, &"wrong_host".into()), "{host}");
+    }
+    for host in [format!("127.0.0.1:{port}"), format!("LOCALHOST:{port}"), "locks.internal:7765".into()] {
+        assert_eq!(status(&server, "GET", "/v1/locks", &host, &token).await.0, 200, "{host}");
+    }
+    let host = format!("127.0.0.1:{port}");
+    for origin in ["http://evil.example", "null", "https://127.0.0.1", &format!("http://evil.example:{port}")]
+    {
+        let more = format!("{token}Origin: {origin}\r\n");
+        let (status, refused) = status(&server, "POST", "/v1/locks/x", &host, &more).await;
+        assert_eq!((status, &refused["error"]), (403, &"wrong_origin".into()), "{origin}");
+    }
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn what_writes_is_not_there_unless_allowed() {
+    let server = Server::with("memory:", |it| it, |it| it).await;
+    for (method, path) in [
+        ("POST", "/v1/locks/x"),
+        ("POST", "/v1/tokens?name=x"),
+        ("POST", "/v1/tokens/0"),
+        ("DELETE", "/v1/tokens/0"),
+        ("POST", "/v1/leaders/x"),
+        ("PUT", "/v1/locks/x"),
+    ] {
+        let (status, refused) = server.ask(method, path).await;
+        assert_eq!((status, &refused["error"]), (404, &"not_found".into()), "{method} {path}");
+    }
+    assert_eq!(server.ask("GET", "/v1/locks/x").await.0, 200);
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn every_answer_tells_browsers_to_keep_out() {
+    let server = Server::at("memory:").await;
+    for path in ["/health", "/v1/locks", "/v1/nothing"] {
+        let head = server.begin("GET", path).await.head.to_lowercase();
+        for wanted in [
+            "content-security-policy: default-src 'none'",
+            "x-content-type-options: nosniff",
+            "cache-control: no-store",
+            "referrer-policy: same-origin",
+            "cross-origin-resource-policy: same-origin",
+        ] {
+            assert!(head.contains(wanted), "{path} lacks {wanted}: {head}");
+        }
+    }
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn metrics_are_there_where_somebody_has_them() {
+    let without = Server::at("memory:").await;
+    assert_eq!(without.ask("GET", "/metrics").await.0, 404);
+    without.ends().await;
+    let with = Server::with("memory:", |it| it, |it| it.metrics(|| "# EOF\n".into())).await;
+    let answer = with.begin("GET", "/metrics").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.to_lowercase().contains("application/openmetrics-text"), "{}", answer.head);
+    with.ends().await;
+}
+
+/// What the description says is there is there, and what it says about errors is true.
+#[tokio::test]
+async fn the_description_is_of_this_server() {
+    let server = Server::with("memory:", |it| it, |it| it.allow_locks().allow_break()).await;
+    let (status, described) = server.ask("GET", "/openapi.json").await;
+    assert_eq!(status, 200);
+    let paths = described["paths"].as_object().unwrap();
+    assert!(paths.len() >= 6, "{paths:?}");
+    for (path, methods) in paths {
+        for method in methods.as_object().unwrap().keys().filter(|it| *it != "parameters") {
+            let real = path.replace("{name}", "x%0A").replace("{token}", "0");
+            let (status, answer) = server.ask(&method.to_uppercase(), &real).await;
+            let word = &answer["error"];
+            let absent = status == 404 || status == 405;
+            assert!(!absent || path == "/metrics", "{method} {path}: {status} {answer}");
+            let codes = methods[method]["responses"].as_object().unwrap();
+            assert!(codes.contains_key(&status.to_string()) || absent, "{method} {path}: {status} {word}");
+        }
+    }
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_for_this_user_and_goes_with_the_server() {
+    let (folder, url) = sqlite();
+    let path = folder.path().join("lock.sock");
+    let store = lockkeeper::open(&url).await.unwrap();
+    let serve = Serve::with(store.locker.build(), store.inspect, TOKEN).unwrap().allow_locks();
+    let listen = Listen::parse(&format!("unix:{}", path.display())).unwrap();
+    // What a dead server left is replaced, what a living one has is not.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listener = listen.bind().await.unwrap();
+    assert!(listen.bind().await.is_err(), "another server listens there");
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(serve.run(listener, async { _ = ended.await }));
+    let mut client = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let request = format!(
+        "GET /v1/locks HTTP/1.1\r\nHost: any\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    );
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(end);
+    running.await.unwrap().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_token_that_can_be_guessed_is_refused() {
+    for token in ["", "short", "with blanks in it", "with\nlines-in-it"] {
+        let store = lockkeeper::spi::Memory::default();
+        let made = Serve::new(lockkeeper_core::Locker::new(store.clone()), store, token);
+        assert!(made.is_err(), "{token:?}");
+    }
+}
+
+#[tokio::test]
+async fn locks_are_held_by_token_as_long_as_they_are_renewed() {
+    let server = Server::at("memory:").await;
+    let (status, taken) = server.ask("POST", "/v1/tokens?name=a%2Fb&ttl=60s&wait=1s").await;
+    assert_eq!((status, &taken["name"]), (201, &"a/b".into()), "{taken}");
+    assert!(taken["fence"].is_string());
+    let token = taken["token"].as_str().unwrap();
+    assert_eq!(server.ask("POST", "/v1/tokens?name=a%2Fb&wait=0").await.0, 409);
+    for method in ["GET", "POST"] {
+        let (status, seen) = server.ask(method, &format!("/v1/tokens/{token}")).await;
+        assert_eq!((status, &seen["fence"]), (200, &taken["fence"]), "{method}");
+        assert!(0 < seen["valid_for_ms"].as_u64().unwrap());
+    }
+    assert_eq!(server.ask("DELETE", &format!("/v1/tokens/{token}")).await.0, 204);
+    for method in ["GET", "POST", "DELETE"] {
+        let (status, gone) = server.ask(method, &format!("/v1/tokens/{token}")).await;
+        assert_eq!((status, &gone["error"]), (410, &"gone".into()), "{method}");
+    }
+    assert_eq!(server.ask("POST", "/v1/tokens").await.0, 400, "a name is needed");
+    // One that is not renewed is given back by itself, and then it is gone for its client.
+    let (_, taken) = server.ask("POST", "/v1/tokens?name=short&ttl=100ms").await;
+    let (next, _) = server.lock("short").await;
+    drop(next);
+    let path = format!("/v1/tokens/{}", taken["token"].as_str().unwrap());
+    until("it is gone", || async { server.ask("POST", &path).await.0 == 410 }).await;
+    server.ends().await;
+}
+
+#[tokio::test]
+async fn leaders_are_told_and_roles_are_streams() {
+    let (_folder, url) = sqlite();
+    let server = Server::at(&url).await;
+    assert_eq!(server.ask("GET", "/v1/leaders/a%2Fb").await.1["leader"], Value::Null);
+    let head = server.head("GET", "/v1/leaders/a%2Fb");
+    let mut watching = server.begin_with(&format!("{head}Accept: text/event-stream\r\n\r\n")).await;
+    let first = watching.line("data: ").await.unwrap();
+    assert!(first.contains("\"leader\":null"), "{first}");
+    let mut role = server.begin("POST", "/v1/leaders/a%2Fb?value=10.0.0.7:80&ttl=60s").await;
+    let granted = role.event().await;
+    assert_eq!(granted["event"], "granted");
+    let told = watching.line("data: ").await.unwrap();
+    assert!(told.contains("\"value\":\"10.0.0.7:80\""), "{told}");
+    let leader = server.ask("GET", "/v1/leaders/a%2Fb").await.1["leader"].clone();
+    assert_eq!((&leader["value"], &leader["term"]), (&"10.0.0.7:80".into(), &granted["fence"]));
+    let (status, _) = server.ask("POST", "/v1/leaders/a%2Fb?wait=10ms").await;
+    assert_eq!(status, 409);
+    drop(role);
+    let told = watching.line("data: ").await.unwrap();
+    assert!(told.contains("\"leader\":null"), "{told}");
+    drop(watching);
+    server.ends().await;
+}

@@ -1,0 +1,241 @@
+//! Session locks: PostgreSQL's own advisory locks, with a lease, fences, and names that never meet.
+//!
+//! A free lock is one statement on a session that all locks of one ttl share; one that is held elsewhere is waited for by
+//! a session of its own, which the server wakes. The server ends a session that is silent for the ttl. What such a lock
+//! cannot promise, and for whom it is: `docs/guides/sql-durable-or-session.md`.
+
+mod admin;
+mod claimed;
+mod doctor;
+mod lease;
+mod place;
+mod schema;
+mod statements;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Profile, Reach};
+use lockkeeper_core::inspect::DynInspect;
+use lockkeeper_core::kit::locked;
+use lockkeeper_core::{Claim, ClaimId, Clock, Error};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+
+use super::NAME;
+use super::dial::Dialer;
+use super::fault::Trouble;
+use super::options::{PostgresMode, PostgresOptions};
+use super::session::{Ears, Session};
+use super::wire::Wire;
+
+pub use place::PostgresSessionsPlace;
+pub(crate) use schema::VERSION;
+pub use schema::{durable_switch, session_ddl, session_switch};
+
+use claimed::Claimed;
+use statements::Statements;
+
+/// The longest timeout that a session can have: as many milliseconds as fit into 31 bits.
+const TTL_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// A PostgreSQL server that keeps session locks. Clones share its sessions.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::Locker;
+/// use lockkeeper_sql::PostgresSessions;
+///
+/// let store = PostgresSessions::connect("postgres://locks:secret@db-1/shop?mode=session").await?;
+/// let guard = Locker::new(store).lock("orders/42").await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresSessions(Arc<Store>);
+
+/// The sessions of one ttl.
+type Leases = crate::leases::Leases<lease::Lease>;
+type Waiter = crate::leases::Waiter<lease::Lease>;
+
+/// What all claims of one process have in common.
+pub(crate) struct Store {
+    site: Arc<Site>,
+    /// The sessions of each runtime and ttl.
+    leases: Mutex<Vec<Arc<Leases>>>,
+    /// What is known of each claim: places of the same claim share it.
+    claims: Mutex<HashMap<ClaimId, Weak<Claimed>>>,
+}
+
+/// The server, as its sessions know it. It knows none of them: they end with the store.
+pub(crate) struct Site {
+    pub(crate) options: PostgresOptions,
+    pub(crate) clock: Clock,
+    dialer: Dialer,
+    sql: Statements,
+    /// How many sessions may wait at once.
+    waiting: Arc<Semaphore>,
+    /// Counts up when a session ends, so that what it held is told to be lost.
+    alarm: watch::Sender<u64>,
+}
+
+impl Deref for Store {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+impl fmt::Debug for PostgresSessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresSessions").field(&self.0.options).finish()
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl PostgresSessions {
+    /// Connect to the server that the URL names and make its tables ready. The URL says `mode=session`.
+    ///
+    /// # Cancel safety
+    /// Safe to drop; a half-open connection is closed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server does not answer, does not let us in, is older than PostgreSQL 14, is reached
+    /// through a pooler, or keeps durable locks in this schema; [`Error::Invalid`] for a URL that cannot be used, outside
+    /// a tokio runtime, or if a file for TLS cannot be used.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        PostgresSessions::with(PostgresOptions::parse(url)?).await
+    }
+
+    /// Connect with options, whose mode is [`PostgresMode::Session`].
+    ///
+    /// # Cancel safety
+    /// As for [`PostgresSessions::connect`].
+    ///
+    /// # Errors
+    /// As for [`PostgresSessions::connect`].
+    pub async fn with(options: PostgresOptions) -> Result<Self, Error> {
+        Handle::try_current()
+            .map_err(|_| Error::invalid("a PostgreSQL store must be opened inside a tokio runtime"))?;
+        if options.mode != PostgresMode::Session {
+            return Err(Error::invalid(
+                "these options are for durable locks, which are a `Postgres`; add `mode=session` for session locks",
+            ));
+        }
+        let options = options.ready()?;
+        let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
+        let site = Site {
+            clock: Clock::boot(),
+            sql: Statements::new(&options.schema),
+            dialer,
+            alarm: watch::Sender::new(0),
+            waiting: Arc::new(Semaphore::new(options.waiting_max.min(Semaphore::MAX_PERMITS))),
+            options,
+        };
+        site.prepare().await.map_err(|it| it.fault("preparing the tables"))?;
+        let store = Store { site: Arc::new(site), leases: Mutex::default(), claims: Mutex::default() };
+        Ok(PostgresSessions(Arc::new(store)))
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &PostgresOptions {
+        &self.0.options
+    }
+}
+
+impl Site {
+    async fn prepare(&self) -> super::fault::Result<()> {
+        let session = self.dial(None).await?;
+        self.in_time(schema::prepare(&session.client, &self.options)).await
+    }
+
+    /// A connection of our own on the present runtime, not one that a pooler may give to others.
+    pub(crate) async fn dial(&self, ears: Option<&Arc<Ears>>) -> super::fault::Result<Session> {
+        let session = self.dialer.dial(ears).await?;
+        if session.is_ours() {
+            return Ok(session);
+        }
+        Err(Trouble::Refused(
+            "a pooler stands between, which may give our session, and our locks with it, to somebody else; for \
+             `mode=session` name the server itself in the URL, or remove `mode=session`"
+                .into(),
+        ))
+    }
+
+    pub(crate) async fn in_time<T, E: Into<Trouble>>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> super::fault::Result<T> {
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(Into::into),
+            () = self.clock.sleep(self.options.common.timeout) => Err(Trouble::Silent),
+        }
+    }
+}
+
+impl Store {
+    /// The sessions of the present runtime for this ttl.
+    fn leases(&self, ttl: Duration) -> super::fault::Result<Arc<Leases>> {
+        let own = Handle::try_current().map_err(|_| Trouble::NoRuntime)?;
+        let mut all = locked(&self.leases);
+        if let Some(leases) = all.iter().find(|it| it.ttl == ttl && it.runtime.id() == own.id()) {
+            return Ok(leases.clone());
+        }
+        // Runtimes that have ended take their sessions with them.
+        all.retain(|it| it.is_open() || 1 < Arc::strong_count(it));
+        let leases = Arc::new(Leases::new(&self.site, own, ttl));
+        all.push(leases.clone());
+        Ok(leases)
+    }
+
+    /// What is known of this claim.
+    fn claimed(&self, claim: &Claim) -> Arc<Claimed> {
+        let mut claims = locked(&self.claims);
+        if let Some(claimed) = claims.get(&claim.id).and_then(Weak::upgrade) {
+            return claimed;
+        }
+        let claimed = Arc::new(Claimed::new(claim.clone()));
+        claims.insert(claim.id, Arc::downgrade(&claimed));
+        claimed
+    }
+
+    /// A place is gone; perhaps it was the last of its claim.
+    fn forget(&self, id: ClaimId) {
+        let mut claims = locked(&self.claims);
+        if claims.get(&id).is_some_and(|it| it.strong_count() == 0) {
+            claims.remove(&id);
+        }
+    }
+}
+
+impl Backend for PostgresSessions {
+    type Place = PostgresSessionsPlace;
+
+    fn profile(&self) -> Profile {
+        Profile::new(NAME, Reach::Network).fifo().by_session().ttl(Duration::from_millis(50), TTL_MAX)
+    }
+
+    fn alarm(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.0.alarm.subscribe())
+    }
+
+    fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn enter(&self, claim: Claim) -> PostgresSessionsPlace {
+        PostgresSessionsPlace::new(self.0.clone(), claim)
+    }
+}

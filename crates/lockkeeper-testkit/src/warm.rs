@@ -1,0 +1,142 @@
+//! Warm locks on a real store: what its own tests call to see that idle locks are recalled, shown, and taken again for nothing.
+//!
+//! Each case is given two connections of the store, which stand for two processes, and a ttl so long that nothing is due
+//! within it: what a holder hears then, it was told. A case panics if the store fails it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a case is a test: it fails by panicking, and says so in one place"
+)]
+
+use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Place};
+use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::kit::locked;
+use lockkeeper_core::observe::{CooledBy, Event, Observer};
+use lockkeeper_core::{Clock, Key, Locker, LostReason};
+
+/// Only a hang takes longer.
+const HANG: Duration = Duration::from_secs(60);
+
+/// More often than one grant has fences.
+const OFTEN: usize = 500_000;
+
+/// Why idle locks went.
+#[derive(Clone, Debug, Default)]
+struct Went(Arc<Mutex<Vec<CooledBy>>>);
+
+impl Observer for Went {
+    fn observe(&self, event: &Event<'_>) {
+        if let Event::Cooled { by, .. } = event {
+            locked(&self.0).push(*by);
+        }
+    }
+}
+
+fn locker<B: Backend<Place: Place> + Clone>(store: &B, ttl: Duration) -> Locker {
+    Locker::builder(store.clone()).ttl(ttl).warm(true).build()
+}
+
+async fn cycle(locker: &Locker, name: &str) {
+    locker.lock(name).await.unwrap().release().await.unwrap();
+}
+
+async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
+    tokio::select! {
+        done = future.into_future() => done,
+        () = Clock::boot().sleep(HANG) => panic!("{what} did not happen within {HANG:?}"),
+    }
+}
+
+/// Take one lock far more often than a grant has fences. `asked` tells how much the store was asked so far; in a span it may
+/// rise by what `allowed` says, for what has nothing to do with the lock.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its lock to its ttl.
+pub async fn taken_again_without_a_word<B: Backend<Place: Place> + Clone>(
+    store: &B,
+    ttl: Duration,
+    asked: impl AsyncFn() -> u64,
+    allowed: impl Fn(Duration) -> u64,
+) {
+    let (locker, clock) = (locker(store, ttl), Clock::boot());
+    // What a connection does once, it has done then.
+    for _ in 0..100 {
+        cycle(&locker, "again").await;
+    }
+    let (before, start) = (asked().await, clock.now());
+    for _ in 0..OFTEN {
+        cycle(&locker, "again").await;
+    }
+    let (asked, span) = (asked().await - before, clock.now() - start);
+    assert!(asked <= allowed(span), "the store was asked {asked} times for {OFTEN} guards of an idle lock");
+    assert_eq!(locker.lines(), 1);
+    locker.shutdown(HANG).await.unwrap();
+}
+
+/// What is idle here is had there by whoever waits for it and by whoever tries, and until then it is shown as what it is.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn recalled<B>(here: &B, there: &B, ttl: Duration)
+where
+    B: Backend<Place: Place> + Inspect + Clone,
+{
+    let went = Went::default();
+    let holder = Locker::builder(here.clone()).ttl(ttl).warm(true).observer(went.clone()).build();
+    let other = locker(there, ttl);
+    for (nth, tries) in [false, true, false, true].into_iter().enumerate() {
+        let name = format!("recalled/{nth}");
+        // Taken again, so that it pays.
+        cycle(&holder, &name).await;
+        cycle(&holder, &name).await;
+        let seen = there.show(&Key::new(&name).unwrap()).await.unwrap().expect("it stays");
+        assert!(seen.holders.iter().all(|it| it.label.warm && it.label.note.is_none()), "{seen:?}");
+        let guard = if tries {
+            // It waits a moment only, and this machine may be slow.
+            let mut guard = None;
+            while guard.is_none() {
+                guard = soon("an answer to a try", other.try_lock(&name)).await.unwrap();
+            }
+            guard.unwrap()
+        } else {
+            soon("the recall", other.lock(&name)).await.unwrap()
+        };
+        guard.release_fully().await.unwrap();
+        assert_eq!(*locked(&went.0), vec![CooledBy::Recall; nth + 1]);
+    }
+    assert_eq!(holder.lines(), 0);
+}
+
+/// A lock that is broken is told to its holder, long before its renewal is due; one that is idle goes quietly.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn a_break_is_told<B>(here: &B, there: &B, ttl: Duration)
+where
+    B: Backend<Place: Place> + Inspect + Clone,
+{
+    let cold = Locker::builder(here.clone()).ttl(ttl).build();
+    for locker in [cold, locker(here, ttl)] {
+        let guard = locker.lock("broken").await.unwrap();
+        let lost = tokio::spawn(guard.lost());
+        // It may be broken before it listens: then it hears when it begins to.
+        there.break_lock(guard.key()).await.unwrap();
+        assert_eq!(soon("the loss", lost).await.unwrap(), LostReason::Taken);
+        assert!(!guard.is_valid());
+        drop(guard);
+    }
+    let locker = locker(here, ttl);
+    cycle(&locker, "broken while idle").await;
+    there.break_lock(&Key::new("broken while idle").unwrap()).await.unwrap();
+    soon("its end", async {
+        while locker.lines() != 0 {
+            Clock::boot().sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,134 @@
+//! What all processes believed, read back from their files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use crate::Trouble;
+
+/// One guard, as its holder saw it. Times are nanoseconds of the clock that all processes share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Belief {
+    /// The history it stands in, and its number there.
+    pub who: (String, u64),
+    /// What was locked, and the fence of each.
+    pub keys: Vec<(String, u64)>,
+    /// How much of the room it takes.
+    pub weight: u32,
+    /// How much there is.
+    pub capacity: u32,
+    /// When the caller asked.
+    pub asked: u64,
+    /// When it had the guard.
+    pub from: u64,
+    /// The last moment at which the guard surely said that it is valid.
+    pub sure: Option<u64>,
+    /// When it was told that the lock is lost.
+    pub told: Option<u64>,
+    /// Whether its holder came to an end with it; one that was killed did not.
+    pub ended: bool,
+}
+
+/// What all processes believed.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct History {
+    /// Every guard, in no order.
+    pub beliefs: Vec<Belief>,
+    /// Where a guard and the news of its loss contradicted each other.
+    pub late: Vec<String>,
+    /// Requests that ended without a guard, by how.
+    pub failed: BTreeMap<String, u64>,
+}
+
+impl History {
+    /// Read all histories in this folder.
+    ///
+    /// # Errors
+    /// If one cannot be read or holds a line that no worker writes.
+    pub fn read(folder: &Path) -> Result<Self, Trouble> {
+        let mut all = History::default();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|it| it == "history") {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                all.add(&name, &fs::read_to_string(&path)?)?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, name: &str, text: &str) -> Result<(), Trouble> {
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        // A process that is killed may leave half a line at the end.
+        let whole = text.rfind('\n').map_or("", |it| &text[..it]);
+        for line in whole.lines() {
+            let bad = || Trouble::from(format!("the history {name} holds {line:?}"));
+            let (word, rest) = line.split_once(' ').ok_or_else(bad)?;
+            if word == "failed" {
+                *self.failed.entry(rest.to_owned()).or_default() += 1;
+                continue;
+            }
+            let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            let id: u64 = id.parse()?;
+            if word == "had" {
+                open.insert(id, self.beliefs.len());
+                self.beliefs.push(belief(name, id, rest).ok_or_else(bad)?);
+                continue;
+            }
+            let it = open.get(&id).and_then(|it| self.beliefs.get_mut(*it)).ok_or_else(bad)?;
+            match word {
+                "sure" => it.sure = it.sure.max(Some(rest.parse()?)),
+                "told" => it.told = Some(rest.parse()?),
+                "late" => self.late.push(format!("{name}/{id} {:?}: {rest}", it.keys)),
+                "end" => it.ended = true,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
+    let words: Vec<&str> = rest.split(' ').collect();
+    let [weight, capacity, asked, from, keys] = words[..] else { return None };
+    let key =
+        |it: &str| it.rsplit_once('=').and_then(|(key, fence)| Some((key.to_owned(), fence.parse().ok()?)));
+    Some(Belief {
+        who: (name.to_owned(), id),
+        keys: keys.split(',').map(key).collect::<Option<_>>()?,
+        weight: weight.parse().ok()?,
+        capacity: capacity.parse().ok()?,
+        asked: asked.parse().ok()?,
+        from: from.parse().ok()?,
+        sure: None,
+        told: None,
+        ended: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_worker_writes_is_read_back_and_half_a_line_is_left_out() {
+        let mut history = History::default();
+        let text = "had 1 1 1 10 20 p/hot=7\nsure 1 25\nfailed cancelled\nhad 2 1 3 30 40 p/a=8,p/b=9\n\
+                    sure 1 30\ntold 1 31\nend 1\nlate 2 it says so\nsure 2 4";
+        history.add("w", text).unwrap();
+        let [one, two] = &history.beliefs[..] else { panic!("{history:?}") };
+        assert_eq!((one.sure, one.told, one.ended), (Some(30), Some(31), true));
+        assert_eq!(two.keys, [("p/a".to_owned(), 8), ("p/b".to_owned(), 9)]);
+        assert_eq!((two.sure, two.ended, two.capacity), (None, false, 3));
+        assert_eq!((history.late.len(), history.failed["cancelled"]), (1, 1));
+    }
+
+    #[test]
+    fn a_line_that_no_worker_writes_is_an_error() {
+        for text in ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 k=1\nsure 1 x\n"] {
+            assert!(History::default().add("w", text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The names that are fought for, all under the prefix of one run, and what of them is left in the store.
+
+use std::time::Duration;
+
+use lockkeeper::spi::{Clock, DynInspect};
+
+use crate::Trouble;
+use crate::dice::Dice;
+
+pub(crate) const PERMITS: &str = "permits";
+/// How many permits there are.
+pub(crate) const PERMITS_OF: u32 = 3;
+/// What a reader weighs beside a writer in the histories.
+pub(crate) const ROOM: u32 = 1000;
+/// Locks that are taken alone and by twos.
+const COOL: u64 = 3;
+/// Locks that are asked for and given up.
+const STORM: u64 = 3;
+
+/// What a round asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Hot,
+    Cool,
+    Two,
+    Read,
+    Write,
+    Permits,
+    Lead,
+}
+
+impl Kind {
+    /// What the task with this number asks for. Each keeps to its own, so that a lock which is held for long keeps only
+    /// those from their work who want it.
+    pub(crate) fn draw(task: u64, dice: &mut Dice) -> Self {
+        match (task % 9, dice.below(3)) {
+            (0 | 1, _) => Kind::Hot,
+            (2, 0) => Kind::Two,
+            (2, _) => Kind::Cool,
+            // Several of a process share, so that it must count its own.
+            (3 | 4, _) => Kind::Read,
+            (5, 0 | 1) => Kind::Write,
+            (6 | 7, _) => Kind::Permits,
+            (_, 0) => Kind::Lead,
+            (_, 1) => Kind::Read,
+            _ => Kind::Cool,
+        }
+    }
+
+    /// Its name in the store.
+    pub(crate) fn key(self, prefix: &str, dice: &mut Dice) -> String {
+        match self {
+            Kind::Hot => format!("{prefix}hot"),
+            Kind::Cool | Kind::Two => format!("{prefix}cool-{}", dice.below(COOL)),
+            Kind::Read | Kind::Write => format!("{prefix}room"),
+            Kind::Permits => format!("{prefix}{PERMITS}"),
+            Kind::Lead => format!("{prefix}lead"),
+        }
+    }
+
+    /// The other of two.
+    pub(crate) fn other(prefix: &str, dice: &mut Dice) -> String {
+        Kind::Cool.key(prefix, dice)
+    }
+}
+
+/// What the locks of a storm of cancellations begin with.
+pub(crate) fn storm_prefix(prefix: &str) -> String {
+    format!("{prefix}storm-")
+}
+
+pub(crate) fn storm_key(prefix: &str, dice: &mut Dice) -> String {
+    format!("{}{}", storm_prefix(prefix), dice.below(STORM))
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Wait until nobody holds or waits for a lock that begins so; what is still there after `within`.
+///
+/// # Cancel safety
+/// Safe to drop at any time.
+///
+/// # Errors
+/// If the store cannot be asked for that long.
+pub async fn leftovers(
+    store: &dyn DynInspect,
+    prefix: &str,
+    within: Duration,
+) -> Result<Vec<String>, Trouble> {
+    let clock = Clock::boot();
+    let due = clock.now().after(within);
+    loop {
+        let seen = store.list(prefix).await;
+        let over = due <= clock.now();
+        match seen {
+            Ok(seen) => {
+                let left: Vec<String> =
+                    seen.iter().filter(|it| !it.is_free()).map(|it| it.key.to_string()).collect();
+                if left.is_empty() || over {
+                    return Ok(left);
+                }
+            }
+            Err(error) if over => return Err(error.into()),
+            // A store that has just come back.
+            Err(_) => {}
+        }
+        clock.sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,64 @@
+//! The file into which a worker writes what it believes, line by line, as it happens: one that is killed leaves it.
+//!
+//! ```text
+//! had ID WEIGHT CAPACITY ASKED FROM KEY=FENCE[,KEY=FENCE]   a guard was given
+//! sure ID AT                                               it was valid at AT, for certain
+//! told ID AT                                               it was told that it is lost
+//! late ID WORDS                                            what it was told does not fit what it says
+//! end ID                                                   given back, dropped or lost
+//! failed WORD                                              a request that ended without a guard
+//! ```
+//! Times are nanoseconds of the clock that all processes share.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+use lockkeeper::spi::Moment;
+
+use crate::Trouble;
+
+pub(crate) struct Log(File);
+
+impl Log {
+    pub(crate) fn create(path: &Path) -> Result<Self, Trouble> {
+        Ok(Log(OpenOptions::new().create_new(true).append(true).open(path)?))
+    }
+
+    pub(crate) fn had(&self, id: u64, load: (u32, u32), asked: Moment, from: Moment, keys: &[(String, u64)]) {
+        let keys: Vec<String> = keys.iter().map(|(key, fence)| format!("{key}={fence}")).collect();
+        let ((weight, capacity), keys) = (load, keys.join(","));
+        let (asked, from) = (asked.as_nanos(), from.as_nanos());
+        self.line(format_args!("had {id} {weight} {capacity} {asked} {from} {keys}"));
+    }
+
+    pub(crate) fn sure(&self, id: u64, at: Moment) {
+        self.line(format_args!("sure {id} {}", at.as_nanos()));
+    }
+
+    pub(crate) fn told(&self, id: u64, at: Moment) {
+        self.line(format_args!("told {id} {}", at.as_nanos()));
+    }
+
+    pub(crate) fn late(&self, id: u64, words: &str) {
+        self.line(format_args!("late {id} {words}"));
+    }
+
+    pub(crate) fn end(&self, id: u64) {
+        self.line(format_args!("end {id}"));
+    }
+
+    pub(crate) fn failed(&self, word: &str) {
+        self.line(format_args!("failed {word}"));
+    }
+
+    /// One call of the system, so that lines of several tasks do not mix and no line waits in our memory.
+    fn line(&self, words: std::fmt::Arguments<'_>) {
+        let mut line = String::with_capacity(120);
+        // Writing to a string does not fail; a disk that is full ends the run, because evidence would be missing.
+        if writeln!(line, "{words}").is_err() || (&self.0).write_all(line.as_bytes()).is_err() {
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What a run showed: figures by episode, the last line, and what to do to see it again.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::{Counts, Findings, History};
+
+/// One fault, from its beginning until everybody was served again.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Episode {
+    /// The fault's name.
+    pub fault: String,
+    /// Why two guards may be valid at once in it, if the store does not promise otherwise.
+    pub unpromised: Option<&'static str>,
+    /// In nanoseconds of the clock that all processes share.
+    pub span: Range<u64>,
+    /// E in it.
+    pub lost: u64,
+    /// F in it, as the witness saw it.
+    pub fenced_lost: u64,
+    /// Stale reads and writes that fences kept out.
+    pub refused: u64,
+    /// What was left in the store although nobody wanted it any more.
+    pub orphans: Vec<String>,
+    /// Who was not served after it.
+    pub stuck: Vec<String>,
+}
+
+impl Episode {
+    /// One that has just begun.
+    pub fn begin(fault: &str, unpromised: Option<&'static str>, at: u64) -> Self {
+        Episode {
+            fault: fault.to_owned(),
+            unpromised,
+            span: at..at,
+            lost: 0,
+            fenced_lost: 0,
+            refused: 0,
+            orphans: Vec::new(),
+            stuck: Vec::new(),
+        }
+    }
+
+    /// It is over, and the witness has counted so much in it.
+    pub fn end(&mut self, at: u64, before: Counts, after: Counts) {
+        self.span.end = at;
+        self.lost = after.lost - before.lost;
+        self.fenced_lost = after.fenced_lost - before.fenced_lost;
+        self.refused = after.refused - before.refused;
+    }
+}
+
+/// What a run showed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// The store.
+    pub store: String,
+    /// Names everything that was left to chance.
+    pub seed: u64,
+    /// The mistake that was planted, or `none`.
+    pub mutant: String,
+    /// The faults.
+    pub episodes: Vec<Episode>,
+    /// What the checks found.
+    pub findings: Findings,
+    /// Guards that were told of their loss in contradiction to what they say.
+    pub late: Vec<String>,
+    /// Requests without a guard, by how they ended.
+    pub failed: Vec<(String, u64)>,
+}
+
+/// How a request may not end.
+const FOR_GOOD: &[&str] = &["refused-for-good", "invalid", "closed", "other"];
+
+impl Verdict {
+    /// What the histories and the episodes of a run amount to.
+    pub fn new(store: &str, seed: u64, history: History, findings: Findings, episodes: Vec<Episode>) -> Self {
+        let (late, failed) = (history.late, history.failed.into_iter().collect());
+        Verdict { store: store.to_owned(), seed, mutant: "none".to_owned(), episodes, findings, late, failed }
+    }
+
+    /// Guards that were given.
+    pub fn grants(&self) -> usize {
+        self.findings.grants.len()
+    }
+
+    /// G where exclusion is promised: what lies in an episode without that promise, or in the moments after it, is not counted.
+    pub fn overlaps(&self) -> Vec<&str> {
+        let excused = |at: u64| {
+            let last = self.episodes.iter().rfind(|it| it.span.start <= at);
+            last.is_some_and(|it| it.unpromised.is_some())
+        };
+        self.findings.overlaps.iter().filter(|it| !excused(it.0)).map(|it| it.1.as_str()).collect()
+    }
+
+    /// E.
+    pub fn lost(&self) -> u64 {
+        self.episodes.iter().map(|it| it.lost).sum()
+    }
+
+    /// F: fenced updates that were lost, and fences that did not grow.
+    pub fn fenced(&self) -> u64 {
+        self.episodes.iter().map(|it| it.fenced_lost).sum::<u64>() + self.findings.disorder.len() as u64
+    }
+
+    /// What was left in the store.
+    pub fn orphans(&self) -> Vec<&str> {
+        self.episodes.iter().flat_map(|it| &it.orphans).map(String::as_str).collect()
+    }
+
+    /// Whoever was not served, or was told that he never will be: no fault of ours lasts for ever.
+    pub fn stuck(&self) -> Vec<String> {
+        let told =
+            |it: &Episode| it.stuck.iter().map(|who| format!("{}: {who}", it.fault)).collect::<Vec<_>>();
+        let refused =
+            self.failed.iter().filter(|it| FOR_GOOD.contains(&it.0.trim_start_matches("release: ")));
+        let refused = refused.map(|(word, count)| format!("{count} requests ended with: {word}"));
+        self.episodes.iter().flat_map(told).chain(refused).collect()
+    }
+
+    /// Whether every promise was kept, and something was tried at all.
+    pub fn is_kept(&self) -> bool {
+        self.grants() != 0
+            && self.overlaps().is_empty()
+            && self.fenced() == 0
+            && self.orphans().is_empty()
+            && self.late.is_empty()
+            && self.stuck().is_empty()
+    }
+
+    /// The broken promises, a line for each, at most so many of a kind.
+    pub fn complaints(&self, most: usize) -> String {
+        let mut text = String::new();
+        let mut add = |what: &str, all: Vec<&str>| {
+            for it in all.iter().take(most) {
+                let _ = writeln!(text, "{what}: {it}");
+            }
+            if most < all.len() {
+                let _ = writeln!(text, "{what}: and {} more", all.len() - most);
+            }
+        };
+        add("G", self.overlaps());
+        add("F", self.findings.disorder.iter().map(|it| it.1.as_str()).collect());
+        let fenced: u64 = self.episodes.iter().map(|it| it.fenced_lost).sum();
+        let fenced = format!("{fenced} updates were lost although fences were checked");
+        add("F", if fenced.starts_with("0 ") { Vec::new() } else { vec![&fenced] });
+        add("orphan", self.orphans());
+        add("late", self.late.iter().map(String::as_str).collect());
+        add("stuck", self.stuck().iter().map(String::as_str).collect());
+        text
+    }
+
+    /// A line for each episode.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for it in &self.episodes {
+            let within = |at: &u64| it.span.contains(at);
+            let overlaps = self.findings.overlaps.iter().filter(|found| within(&found.0)).count();
+            let disorder = self.findings.disorder.iter().filter(|found| within(&found.0)).count() as u64;
+            let (grants, gap) = (self.findings.grants_in(&it.span), seconds(self.findings.gap_in(&it.span)));
+            let fenced = it.fenced_lost + disorder;
+            let _ = writeln!(
+                text,
+                "{:<16} grants={grants} G={overlaps} E={} F={fenced} refused={} orphans={} gap={gap}",
+                it.fault,
+                it.lost,
+                it.refused,
+                it.orphans.len()
+            );
+        }
+        text
+    }
+}
+
+fn seconds(nanos: u64) -> String {
+    format!("{:.2}s", Duration::from_nanos(nanos).as_secs_f64())
+}
+
+/// The last line.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "torture: {} grants={} G={} E={} F={} orphans={} late={} mutant={}",
+            self.store,
+            self.grants(),
+            self.overlaps().len(),
+            self.lost(),
+            self.fenced(),
+            self.orphans().len(),
+            self.late.len(),
+            self.mutant
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(overlaps: &[u64], unpromised: Option<&'static str>) -> Verdict {
+        let findings = Findings {
+            grants: vec![10, 20, 40],
+            overlaps: overlaps.iter().map(|it| (*it, "two at once".to_owned())).collect(),
+            ..Findings::default()
+        };
+        let mut one = Episode::begin("calm", None, 0);
+        one.end(15, Counts::default(), Counts { lost: 2, ..Counts::default() });
+        let mut two = Episode::begin("failover", unpromised, 15);
+        two.end(50, Counts::default(), Counts::default());
+        Verdict::new("redis", 7, History::default(), findings, vec![one, two])
+    }
+
+    #[test]
+    fn the_last_line_is_as_it_was_agreed_on() {
+        let kept = verdict(&[], None);
+        assert_eq!(kept.to_string(), "torture: redis grants=3 G=0 E=2 F=0 orphans=0 late=0 mutant=none");
+        assert!(kept.is_kept() && kept.complaints(3).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_promised_breaks_no_promise_and_the_rest_does() {
+        let excused = verdict(&[20], Some("copies are made later"));
+        assert!(excused.is_kept() && excused.table().contains("failover         grants=2 G=1"));
+        let broken = verdict(&[5, 20], Some("copies are made later"));
+        assert!(!broken.is_kept() && broken.complaints(3) == "G: two at once\n");
+        let mut stuck = verdict(&[], None);
+        stuck.episodes[1].stuck.push("w1".to_owned());
+        assert!(!stuck.is_kept() && stuck.complaints(3).contains("stuck: failover: w1"));
+        let mut refused = verdict(&[], None);
+        refused.failed = vec![("cancelled".to_owned(), 3), ("release: refused-for-good".to_owned(), 2)];
+        assert_eq!(refused.stuck(), ["2 requests ended with: release: refused-for-good"]);
+        assert!(
+            !Verdict { findings: Findings::default(), ..verdict(&[], None) }.is_kept(),
+            "nothing was tried"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! A process that fights for locks: its tasks ask, hold, look, write and give back, and write down what they believe.
+//!
+//! The parent starts it with a hidden word and tells it by lines of its input what to do: its task first, then `work`,
+//! `storm` (ask and go away), `stop`. It ends with its input.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::spi::Clock;
+use lockkeeper::{Error, Locker, Result};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::Trouble;
+use crate::calls::Calls;
+use crate::dice::Dice;
+use crate::grip::Grip;
+use crate::keys::{self, Kind};
+use crate::log::Log;
+
+/// The hidden first argument that makes a program a worker.
+pub(crate) const WORKER: &str = "__torture_worker";
+/// How long a call may take before something is wrong with more than the store.
+const HANG: Duration = Duration::from_secs(60);
+/// How often a guard that is held is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Whoever could not be served asks again after this, or a little more.
+const REST: Duration = Duration::from_millis(50);
+
+/// What a worker is told to do first: words in a line of its input, because everybody can read command lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) witness: PathBuf,
+    pub(crate) prefix: String,
+    pub(crate) ttl: Duration,
+    pub(crate) storm_ttl: Duration,
+    pub(crate) tasks: usize,
+    pub(crate) seed: u64,
+    /// Last, because it may hold anything but a line's end.
+    pub(crate) url: String,
+}
+
+impl Job {
+    pub(crate) fn line(&self) -> String {
+        let (folder, witness) = (self.folder.display(), self.witness.display());
+        let (ttl, storm) = (self.ttl.as_millis(), self.storm_ttl.as_millis());
+        format!(
+            "{}\t{folder}\t{witness}\t{}\t{ttl}\t{storm}\t{}\t{}\t{}\n",
+            self.name, self.prefix, self.tasks, self.seed, self.url
+        )
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.trim_end_matches('\n').splitn(9, '\t').collect();
+        let [name, folder, witness, prefix, ttl, storm, tasks, seed, url] = words[..] else { return None };
+        Some(Job {
+            name: name.to_owned(),
+            folder: folder.into(),
+            witness: witness.into(),
+            prefix: prefix.to_owned(),
+            ttl: Duration::from_millis(ttl.parse().ok()?),
+            storm_ttl: Duration::from_millis(storm.parse().ok()?),
+            tasks: tasks.parse().ok()?,
+            seed: seed.parse().ok()?,
+            url: url.to_owned(),
+        })
+    }
+}
+
+/// If the arguments (without the program's name) call for a worker: be it, and tell the exit code.
+pub fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
+    (args.next()? == WORKER).then(|| match work() {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("a worker gives up: {error}\n"),
+            );
+            1
+        }
+    })
+}
+
+fn work() -> std::result::Result<(), Trouble> {
+    // A worker that stands still would not notice that its parent is gone.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    let job = Job::read(&line).ok_or("no job")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (orders, mode) = watch::channel(Mode::Work);
+    std::thread::spawn(move || obey(&orders));
+    runtime.block_on(fight(job, mode))
+}
+
+/// What the tasks do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Work,
+    Storm,
+    Stop,
+}
+
+/// Until the input ends.
+fn obey(orders: &watch::Sender<Mode>) {
+    for line in std::io::stdin().lines() {
+        let mode = match line.as_deref() {
+            Ok("work") => Mode::Work,
+            Ok("storm") => Mode::Storm,
+            _ => break,
+        };
+        orders.send_replace(mode);
+    }
+    orders.send_replace(Mode::Stop);
+}
+
+async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
+    let clock = Clock::boot();
+    let log = Arc::new(Log::create(&job.folder.join(format!("{}.history", job.name)))?);
+    let locker = open(&job.url, &clock).await?;
+    let mut dice = Dice::seeded(job.seed);
+    let mut tasks = JoinSet::new();
+    for number in 0..job.tasks {
+        let task = Task {
+            locker: locker.clone(),
+            clock: clock.clone(),
+            log: Arc::clone(&log),
+            calls: Calls::to(&job.witness, &job.name).await?,
+            dice: dice.fork(),
+            prefix: job.prefix.clone(),
+            ttl: job.ttl,
+            storm_ttl: job.storm_ttl,
+            next: (number as u64) << 40,
+            only_mutexes: false,
+        };
+        tasks.spawn(task.run(mode.clone()));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    // What could not be given back is the store's to forget: the parent looks.
+    drop(locker.shutdown(Duration::from_secs(10)).await);
+    Ok(())
+}
+
+/// Its server may be down just now.
+async fn open(url: &str, clock: &Clock) -> Result<Locker> {
+    let until = clock.now().after(HANG);
+    loop {
+        match lockkeeper::connect(url).await {
+            Err(error) if error.is_transient() && clock.now() < until => clock.sleep(REST).await,
+            done => return done,
+        }
+    }
+}
+
+struct Task {
+    locker: Locker,
+    clock: Clock,
+    log: Arc<Log>,
+    calls: Calls,
+    dice: Dice,
+    prefix: String,
+    ttl: Duration,
+    storm_ttl: Duration,
+    next: u64,
+    /// The store can do no more.
+    only_mutexes: bool,
+}
+
+impl Task {
+    async fn run(mut self, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
+        loop {
+            let now = *mode.borrow();
+            match now {
+                Mode::Stop => return Ok(()),
+                Mode::Storm => self.come_and_go().await?,
+                Mode::Work => self.round().await?,
+            }
+        }
+    }
+
+    /// Ask for a lock and go away, at any point of the way.
+    async fn come_and_go(&mut self) -> std::result::Result<(), Trouble> {
+        let key = keys::storm_key(&self.prefix, &mut self.dice);
+        let (request, patience) =
+            (self.locker.lock(&key).ttl(self.storm_ttl), self.dice.span(Duration::from_millis(20)));
+        let until = self.clock.now().after(patience);
+        match self.clock.within(until, Box::pin(request.into_future())).await {
+            None => self.log.failed("cancelled"),
+            Some(Err(error)) => self.rest(&error).await,
+            // Given back, or dropped.
+            Some(Ok(guard)) if self.dice.below(2) == 0 => drop(guard),
+            Some(Ok(guard)) => self.given_back(guard.release().await),
+        }
+        self.calls.tick().await
+    }
+
+    async fn round(&mut self) -> std::result::Result<(), Trouble> {
+        let drawn = Kind::draw(self.next >> 40, &mut self.dice);
+        let kind = if self.only_mutexes && drawn != Kind::Hot { Kind::Cool } else { drawn };
+        let mut names = vec![kind.key(&self.prefix, &mut self.dice)];
+        if kind == Kind::Two {
+            names.push(Kind::other(&self.prefix, &mut self.dice));
+            names.sort();
+            names.dedup();
+        }
+        let weight = u32::try_from(self.dice.below(3)).unwrap_or(0) + 1;
+        let asked = self.clock.now();
+        // Few go away before they are served.
+        let patience = if self.dice.below(20) == 0 { self.dice.span(self.ttl / 8) } else { HANG };
+        let request = Box::pin(ask(&self.locker, kind, &names, weight, self.ttl));
+        let grip = match self.clock.within(asked.after(patience), request).await {
+            Some(Ok(grip)) => grip,
+            Some(Err(Error::Unsupported { .. })) if kind != Kind::Cool && kind != Kind::Hot => {
+                self.only_mutexes = true;
+                return Ok(());
+            }
+            Some(Err(error)) => {
+                self.rest(&error).await;
+                return Ok(());
+            }
+            None => {
+                self.log.failed("cancelled");
+                return Ok(());
+            }
+        };
+        let from = self.clock.now();
+        self.next += 1;
+        let id = self.next;
+        let load = match kind {
+            Kind::Hot | Kind::Cool | Kind::Two | Kind::Lead => (1, 1),
+            Kind::Read => (1, keys::ROOM),
+            Kind::Write => (keys::ROOM, keys::ROOM),
+            Kind::Permits => (weight, keys::PERMITS_OF),
+        };
+        let held = grip.keys(&names);
+        self.log.had(id, load, asked, from, &held);
+        self.hold(id, grip, held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits)).await
+    }
+
+    /// Read under the lock, take a while, write if the guard still says that it may, and give it back.
+    async fn hold(
+        &mut self,
+        id: u64,
+        grip: Grip,
+        writes: Option<&(String, u64)>,
+    ) -> std::result::Result<(), Trouble> {
+        let seen = match writes {
+            Some((key, fence)) => Some((key, *fence, self.calls.get(key, *fence).await?)),
+            None => None,
+        };
+        let span = self.span(matches!(grip, Grip::Beside(_)));
+        self.watch(id, &grip, span).await;
+        // Half of them look once more before they write, the others trust that it went well. Also between the look and
+        // the write a process may be stopped for as long as you like. Both is E, and must not become F.
+        let looks = self.dice.below(2) == 0;
+        match seen {
+            Some((key, fence, seen)) if !looks || grip.is_valid() => self.calls.put(key, fence, seen).await?,
+            _ => self.calls.tick().await?,
+        }
+        let at = self.clock.now();
+        if grip.is_valid() {
+            self.log.sure(id, at);
+        }
+        // Some let go without a word.
+        if self.dice.below(8) == 0 {
+            drop(grip);
+        } else {
+            self.given_back(grip.release().await);
+        }
+        self.log.end(id);
+        Ok(())
+    }
+
+    /// Look at the guard until the time is over or it is lost.
+    async fn watch(&mut self, id: u64, grip: &Grip, span: Duration) {
+        let until = self.clock.now().after(span);
+        let mut lost = grip.lost();
+        loop {
+            // The time first: if the guard says valid after it, it was valid then, because loss is final.
+            let at = self.clock.now();
+            if !grip.is_valid() {
+                return self.is_told(id, lost).await;
+            }
+            self.log.sure(id, at);
+            if until <= at {
+                return;
+            }
+            if self.clock.within(at.after(LOOK_EVERY).min(until), &mut lost).await.is_some() {
+                self.log.told(id, self.clock.now());
+                if grip.is_valid() {
+                    self.log.late(id, "it was told of its loss and is valid");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Whoever is no longer valid must be told, too.
+    async fn is_told(&self, id: u64, lost: crate::grip::Loss) {
+        let until = self.clock.now().after(HANG / 2);
+        match self.clock.within(until, lost).await {
+            Some(()) => self.log.told(id, self.clock.now()),
+            None => self.log.late(id, "it is not valid and was never told of its loss"),
+        }
+    }
+
+    /// Mostly short; now and then longer than the lock lasts without a renewal, so that faults hit holders.
+    /// Those who share stay a little longer, so that they meet.
+    fn span(&mut self, shares: bool) -> Duration {
+        match self.dice.below(1000) {
+            0..2 => self.dice.span(self.ttl * 3 / 2),
+            2..20 => self.dice.span(Duration::from_millis(50)),
+            _ if shares => self.dice.span(Duration::from_millis(8)),
+            _ => self.dice.span(Duration::from_millis(2)),
+        }
+    }
+
+    fn given_back(&self, answer: Result<()>) {
+        if let Err(error) = answer {
+            self.log.failed(&format!("release: {}", word(&error)));
+        }
+    }
+
+    async fn rest(&mut self, error: &Error) {
+        self.log.failed(word(error));
+        self.clock.sleep(REST + self.dice.span(REST)).await;
+    }
+}
+
+async fn ask(locker: &Locker, kind: Kind, names: &[String], weight: u32, ttl: Duration) -> Result<Grip> {
+    let name = &names[0];
+    Ok(match kind {
+        Kind::Hot | Kind::Cool => Grip::Alone(locker.lock(name).ttl(ttl).await?),
+        Kind::Write => Grip::Alone(locker.write(name).ttl(ttl).await?),
+        Kind::Read => Grip::Beside(locker.read(name).ttl(ttl).await?),
+        Kind::Permits => Grip::Beside(locker.permits(name, weight, keys::PERMITS_OF).ttl(ttl).await?),
+        Kind::Two => Grip::Several(locker.lock_all(names).ttl(ttl).await?),
+        Kind::Lead => Grip::Lead(locker.campaign(name, "torture").ttl(ttl).win().await?),
+    })
+}
+
+/// One word for each way to fail.
+fn word(error: &Error) -> &'static str {
+    match error {
+        Error::TimedOut { .. } => "timed-out",
+        Error::Full { .. } => "full",
+        Error::Lost { .. } => "lost",
+        Error::Unavailable { transient: true, .. } => "unavailable",
+        Error::Unavailable { .. } => "refused-for-good",
+        Error::Unsupported { .. } => "unsupported",
+        Error::Invalid { .. } => "invalid",
+        Error::Closed => "closed",
+        _ => "other",
+    }
+}

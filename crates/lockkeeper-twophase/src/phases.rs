@@ -1,0 +1,428 @@
+//! The phases after the work: vote, decide, commit or roll back. They run in the office, whoever goes away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::clock::time_of_day;
+use lockkeeper_core::{Clock, Moment};
+use tokio::task::JoinHandle;
+
+use crate::error::{BoxError, Error, Result};
+use crate::id::{BranchName, TransactionId};
+use crate::log::{BranchRecord, Cause, Damage, Decided, Decision, Inside, Ruling};
+use crate::observe::{Observer, Point};
+use crate::office::{Active, Desk};
+use crate::participant::{ANSWER_MAX, Settled, Trouble, Vote, timed};
+use crate::transaction::{Committed, Ways};
+use crate::work::Open;
+
+/// How long the roll-back of what nobody waits for may take before the end of its session does it.
+const UNDO_MAX: Duration = Duration::from_secs(5);
+/// Between two questions to a log that does not answer.
+const DOUBT: Duration = Duration::from_millis(200);
+
+/// A transaction whose work is done.
+pub(crate) struct Plan {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) active: Active,
+    pub(crate) note: String,
+    pub(crate) open: Vec<Open>,
+    pub(crate) until: Moment,
+    pub(crate) unwanted: Arc<AtomicBool>,
+    /// Work in the log's own file.
+    pub(crate) inside: Option<Inside>,
+    /// One participant may commit it alone.
+    pub(crate) lone: bool,
+    pub(crate) ways: Ways,
+}
+
+/// A branch after its vote.
+struct Voted {
+    open: Open,
+    vote: Result<Vote, Trouble>,
+}
+
+/// Roll back branches that are not prepared.
+pub(crate) async fn abandon(desk: Arc<Desk>, active: Active, open: Vec<Open>) {
+    for mut it in open {
+        let (id, whose) = (&it.name.id, it.name.participant.as_str());
+        desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
+        let undone = async {
+            it.session.undo(&it.name).await;
+            Ok(())
+        };
+        if timed(UNDO_MAX, undone).await.is_ok() {
+            desk.observer.tell(Point::RolledBack, Some(id), Some(whose));
+        }
+    }
+    desk.observer.tell(Point::Aborted, Some(&active.id), None);
+}
+
+pub(crate) async fn conclude(plan: Plan) -> Result<Committed> {
+    let Plan { desk, active, note, open, until, unwanted, inside, lone, ways } = plan;
+    let id = active.id.clone();
+    let asked = open.len();
+    let mut voted = vote(&desk, open, until, lone, ways.keep_readers).await;
+    if let Some((whose, reason)) = refusal(&mut voted) {
+        roll_back(&desk, active, voted).await;
+        return Err(Error::aborted(&id, Some(&whose), reason));
+    }
+    if voted.len() < asked {
+        roll_back(&desk, active, voted).await;
+        return Err(Error::aborted(&id, None, "a vote was lost with the task that asked for it"));
+    }
+    let branches: Vec<BranchRecord> = voted.iter().filter_map(record).collect();
+    voted.retain(|it| !matches!(it.vote, Ok(Vote::ReadOnly)));
+    desk.observer.tell(Point::AllPrepared, Some(&id), None);
+    if voted.is_empty() && inside.is_none() {
+        return Ok(Committed { id, pending: Vec::new() });
+    }
+    if unwanted.load(Ordering::SeqCst) {
+        roll_back(&desk, active, voted).await;
+        return Err(Error::aborted(&id, None, "the caller went away before the decision"));
+    }
+    let (ruling, decided, finished) = (Ruling::Commit, time_of_day().as_secs(), branches.is_empty());
+    let record = Decision { id: id.clone(), ruling, note, branches, decided, finished };
+    let own = voted.iter().position(|it| matches!(it.vote, Ok(Vote::Ready)));
+    let decided = match own.map(|at| voted.swap_remove(at).open) {
+        Some(own) if desk.is_home(&own.name.participant) => decide_inside(&desk, own, &record).await,
+        Some(own) => return once(&desk, active, own).await,
+        None => match desk.log.file() {
+            Some(file) => file.decide_with(record.clone(), id.fence(), inside).await,
+            None => desk.log.decide(record.clone()).await,
+        },
+    };
+    follow(&desk, active, voted, record, decided, ways.answer_early).await
+}
+
+/// The commit of the branch that lives where the log does is the decision.
+async fn decide_inside(desk: &Desk, own: Open, record: &Decision) -> Decided {
+    let Open { name, mut session, .. } = own;
+    desk.observer.tell(Point::Deciding, Some(&name.id), Some(&name.participant));
+    let sql = session.dialect().decide_inside(record);
+    match timed(ANSWER_MAX, session.run(&sql)).await {
+        Ok(_) => Decided::Written,
+        // Also if it was refused: the log tells what is ruled.
+        Err(error) => Decided::Unsure(Arc::new(error)),
+    }
+}
+
+/// Do what was decided, and find out what was if nobody said so.
+async fn follow(
+    desk: &Arc<Desk>,
+    active: Active,
+    voted: Vec<Voted>,
+    record: Decision,
+    decided: Decided,
+    early: bool,
+) -> Result<Committed> {
+    let id = record.id.clone();
+    match decided {
+        Decided::Written => {}
+        Decided::Stale => {
+            desk.observer.tell(Point::Superseded, Some(&id), None);
+            roll_back(desk, active, voted).await;
+            return Err(Error::Superseded { id });
+        }
+        Decided::Failed(error) => {
+            roll_back(desk, active, voted).await;
+            return Err(Error::aborted(&id, None, error));
+        }
+        Decided::Unsure(error) => {
+            desk.observer.tell(Point::Doubted, Some(&id), None);
+            match desk.log.rule_abort(&id).await {
+                Ok(Ruling::Commit) => {}
+                Ok(Ruling::Abort) => return Err(ruled_out(desk, active, voted, error).await),
+                Err(_) => {
+                    // MariaDB lets nobody end a branch while the session that prepared it lives.
+                    drop(voted);
+                    desk.handle.spawn(settle_doubt(desk.clone(), active));
+                    return Err(Error::Unknown { id, source: error });
+                }
+            }
+        }
+    }
+    desk.observer.tell(Point::Decided, Some(&id), None);
+    if early {
+        let pending = voted.iter().map(|it| it.open.name.participant.clone()).collect();
+        let desk = desk.clone();
+        // What goes wrong is in the log, and the sweep goes on with it.
+        desk.handle.clone().spawn(async move { drop(carry_out(&desk, active, voted, record).await) });
+        return Ok(Committed { id, pending });
+    }
+    carry_out(desk, active, voted, record).await
+}
+
+/// It was not decided, and the log says abort now. Perhaps because our seat was taken.
+async fn ruled_out(desk: &Arc<Desk>, active: Active, voted: Vec<Voted>, error: Cause) -> Error {
+    let id = active.id.clone();
+    roll_back(desk, active, voted).await;
+    // The sweep finishes the row.
+    desk.wake.notify_one();
+    match desk.log.newest(id.seat()).await {
+        Ok(newest) if newest != id.fence() => {
+            desk.observer.tell(Point::Superseded, Some(&id), None);
+            Error::Superseded { id }
+        }
+        _ => Error::aborted(&id, None, error),
+    }
+}
+
+/// The only one that wrote commits by itself. A mark in the same commit tells whoever asks later.
+async fn once(desk: &Desk, active: Active, own: Open) -> Result<Committed> {
+    let Open { name, mut session, .. } = own;
+    let (id, whose) = (active.id.clone(), name.participant.as_str());
+    desk.observer.tell(Point::Committing, Some(&id), Some(whose));
+    let answer = timed(ANSWER_MAX, session.commit_once(&name)).await;
+    drop(session);
+    if let Err(error) = answer {
+        desk.observer.tell(Point::Unanswered, Some(&id), Some(whose));
+        let asked = async {
+            let mut session = desk.connect(whose).await.map_err(|it| Trouble::Said(it.to_string()))?;
+            session.close_door(&id).await
+        };
+        match timed(ANSWER_MAX, asked).await {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::aborted(&id, Some(whose), error)),
+            Err(_) => return Err(Error::Unknown { id, source: Arc::new(error) }),
+        }
+    }
+    desk.observer.tell(Point::Committed, Some(&id), Some(whose));
+    Ok(Committed { id, pending: Vec::new() })
+}
+
+/// Everybody's vote. If nobody but one wrote, and it may go alone, that one need not promise.
+async fn vote(desk: &Arc<Desk>, open: Vec<Open>, until: Moment, lone: bool, keep: bool) -> Vec<Voted> {
+    let (open, mut voted) = if !keep && (lone || open.len() == 1) {
+        let asked = each(desk, open, until, Question::Wrote).await;
+        let (writers, rest): (Vec<Voted>, _) =
+            asked.into_iter().partition(|it| matches!(it.vote, Ok(Vote::Ready)));
+        (writers.into_iter().map(|it| it.open).collect(), rest)
+    } else {
+        (open, Vec::new())
+    };
+    if voted.iter().any(|it| it.vote.is_err()) {
+        voted.extend(open.into_iter().map(|open| Voted { open, vote: Ok(Vote::Ready) }));
+        return voted;
+    }
+    let alone = lone && open.len() == 1;
+    voted.extend(each(desk, open, until, Question::Promises { alone, keep }).await);
+    voted
+}
+
+/// What branches are asked.
+#[derive(Clone, Copy)]
+enum Question {
+    /// Who wrote is ready, who did not has ended.
+    Wrote,
+    /// Whether it promises, or is ready to go alone.
+    Promises { alone: bool, keep: bool },
+}
+
+/// All at once, each in a task of its own.
+async fn each(desk: &Arc<Desk>, open: Vec<Open>, until: Moment, question: Question) -> Vec<Voted> {
+    let votes: Vec<JoinHandle<Voted>> = open
+        .into_iter()
+        .map(|mut open| {
+            let observer = desk.observer.clone();
+            desk.handle.spawn(async move {
+                let left = until - Clock::boot().now();
+                let vote = timed(left, answer(&mut open, question, &observer)).await;
+                if matches!(vote, Ok(Vote::Prepared(_))) {
+                    observer.tell(Point::Prepared, Some(&open.name.id), Some(&open.name.participant));
+                }
+                Voted { open, vote }
+            })
+        })
+        .collect();
+    let mut voted = Vec::new();
+    for it in votes {
+        // A task that ends otherwise takes its session along, which rolls back; the sweep does the rest.
+        if let Ok(it) = it.await {
+            voted.push(it);
+        }
+    }
+    voted
+}
+
+async fn answer(open: &mut Open, question: Question, observer: &Observer) -> Result<Vote, Trouble> {
+    match question {
+        Question::Wrote if open.session.end_reader(&open.name).await? => Ok(Vote::ReadOnly),
+        Question::Wrote => Ok(Vote::Ready),
+        Question::Promises { alone, .. } if alone || open.plain => open.session.ready(&open.name).await,
+        Question::Promises { keep, .. } => open.session.vote(&open.name, observer, keep).await,
+    }
+}
+
+/// The first no, if there is one.
+fn refusal(voted: &mut [Voted]) -> Option<(String, BoxError)> {
+    let no = voted.iter_mut().find(|it| it.vote.is_err())?;
+    let reason = std::mem::replace(&mut no.vote, Err(Trouble::Silent));
+    Some((no.open.name.participant.clone(), reason.err()?.into()))
+}
+
+fn record(voted: &Voted) -> Option<BranchRecord> {
+    let Ok(Vote::Prepared(proof)) = &voted.vote else { return None };
+    let name = &voted.open.name;
+    Some(BranchRecord { n: name.n, participant: name.participant.clone(), proof: proof.clone() })
+}
+
+/// Roll back what is prepared, and what may be. What does not answer is left to the sweep.
+async fn roll_back(desk: &Arc<Desk>, active: Active, voted: Vec<Voted>) {
+    let mut tasks = Vec::new();
+    for Voted { mut open, vote } in voted {
+        let desk = desk.clone();
+        tasks.push(desk.handle.clone().spawn(async move {
+            let (id, whose) = (&open.name.id, open.name.participant.as_str());
+            let undone = match vote {
+                Ok(Vote::ReadOnly) => return true,
+                Ok(Vote::Prepared(_)) => {
+                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
+                    let settled = open.session.settle(&open.name, Ruling::Abort, None);
+                    matches!(timed(UNDO_MAX, settled).await, Ok(Settled::Done))
+                }
+                Ok(Vote::Ready) => {
+                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
+                    let undo = async {
+                        open.session.undo(&open.name).await;
+                        Ok(())
+                    };
+                    // The end of the session does the same.
+                    drop(timed(UNDO_MAX, undo).await);
+                    true
+                }
+                // It may be prepared all the same. The session's end frees it, and the sweep looks for it.
+                Err(_) => {
+                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
+                    let undo = async {
+                        open.session.undo(&open.name).await;
+                        Ok(())
+                    };
+                    drop(timed(UNDO_MAX, undo).await);
+                    false
+                }
+            };
+            desk.observer.tell(Point::RolledBack, Some(id), Some(whose));
+            undone
+        }));
+    }
+    let mut all = true;
+    for task in tasks {
+        all &= task.await.unwrap_or(false);
+    }
+    let id = active.id.clone();
+    drop(active);
+    if !all {
+        desk.wake.notify_one();
+    }
+    desk.observer.tell(Point::Aborted, Some(&id), None);
+}
+
+/// The log did not say whether it wrote the decision: ask until it does. The sweep then does what it says.
+async fn settle_doubt(desk: Arc<Desk>, active: Active) {
+    while desk.log.rule_abort(&active.id).await.is_err() {
+        Clock::boot().sleep(DOUBT).await;
+    }
+    drop(active);
+    desk.wake.notify_one();
+}
+
+/// Tell every branch to commit, all at once. What does not answer is left to the sweep.
+async fn carry_out(
+    desk: &Arc<Desk>,
+    active: Active,
+    voted: Vec<Voted>,
+    record: Decision,
+) -> Result<Committed> {
+    let mut tasks = Vec::new();
+    for Voted { open, vote } in voted {
+        let proof = vote.ok().and_then(|it| if let Vote::Prepared(proof) = it { proof } else { None });
+        let whose = open.name.participant.clone();
+        tasks.push((whose, desk.handle.spawn(commit_one(desk.clone(), open, proof))));
+    }
+    let (mut pending, mut damaged) = (Vec::new(), Vec::new());
+    for (whose, task) in tasks {
+        match task.await {
+            Ok(Settled::Done) => {}
+            Ok(Settled::Damaged(found)) => damaged.push((whose, found)),
+            Ok(Settled::Pending(_)) | Err(_) => pending.push(whose),
+        }
+    }
+    let id = record.id.clone();
+    for (participant, found) in &damaged {
+        note_damage(desk, &id, participant, Ruling::Commit, found).await?;
+    }
+    if pending.is_empty() {
+        desk.observer.tell(Point::AllCommitted, Some(&id), None);
+        if !record.finished {
+            // If this is lost the sweep finds every branch ended and says it again.
+            drop(desk.log.finish(&id).await);
+        }
+        desk.observer.tell(Point::Finished, Some(&id), None);
+    }
+    drop(active);
+    if !pending.is_empty() {
+        desk.wake.notify_one();
+    }
+    if damaged.is_empty() {
+        return Ok(Committed { id, pending });
+    }
+    let branches = damaged.into_iter().map(|(whose, found)| format!("{whose} was {found}")).collect();
+    Err(Error::Damaged { id, branches })
+}
+
+async fn commit_one(desk: Arc<Desk>, open: Open, proof: Option<String>) -> Settled {
+    let Open { name, mut session, .. } = open;
+    let whose = name.participant.as_str();
+    desk.observer.tell(Point::Committing, Some(&name.id), Some(whose));
+    let settled = if timed(ANSWER_MAX, session.commit_own(&name)).await.is_ok() {
+        Settled::Done
+    } else {
+        desk.observer.tell(Point::Unanswered, Some(&name.id), Some(whose));
+        // The session is of no more use, and on MariaDB its end frees the branch for others.
+        drop(session);
+        let again = async {
+            let mut session = desk.connect(whose).await.map_err(|it| Trouble::Said(it.to_string()))?;
+            session.settle(&name, Ruling::Commit, proof.as_deref()).await
+        };
+        let settled = timed(ANSWER_MAX, again).await;
+        let settled = settled.unwrap_or_else(|it| Settled::Pending(it.to_string()));
+        beyond_doubt(&desk, &name, settled).await.unwrap_or_else(|it| Settled::Pending(it.to_string()))
+    };
+    if settled == Settled::Done {
+        desk.observer.tell(Point::Committed, Some(&name.id), Some(whose));
+    }
+    settled
+}
+
+/// Damage only if nobody has finished the transaction meanwhile: whoever finishes it removes the witnesses that we look for.
+pub(crate) async fn beyond_doubt(desk: &Desk, name: &BranchName, settled: Settled) -> Result<Settled> {
+    if !matches!(settled, Settled::Damaged(_)) {
+        return Ok(settled);
+    }
+    let (record, forgotten) = desk.log.look(&name.id).await?;
+    let finished = record.map_or(forgotten, |it| it.finished);
+    if !finished {
+        return Ok(settled);
+    }
+    let noted = desk
+        .log
+        .damages()
+        .await?
+        .into_iter()
+        .find(|it| it.id == name.id && it.participant == name.participant);
+    Ok(noted.map_or(Settled::Done, |it| Settled::Damaged(it.found)))
+}
+
+/// Keep the evidence of a branch that did the opposite.
+pub(crate) async fn note_damage(
+    desk: &Desk,
+    id: &TransactionId,
+    participant: &str,
+    expected: Ruling,
+    found: &str,
+) -> Result<()> {
+    let (participant, found, seen) = (participant.to_owned(), found.to_owned(), time_of_day().as_secs());
+    desk.log.damage(Damage { id: id.clone(), participant, expected, found, seen }).await
+}

@@ -1,0 +1,27 @@
+//! Two-phase commit on real servers: the protocol, every crash, take-overs, and bad input.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test may panic and print"
+)]
+
+mod alone;
+mod audit;
+mod bad_input;
+mod crash;
+mod deaths;
+mod doctor;
+mod inside;
+mod logs;
+mod outage;
+mod protocol;
+mod recovery;
+mod servers;
+mod site;
+mod takeover;
+#[cfg(feature = "tls")]
+mod tls;
+mod ways;
+mod worker;

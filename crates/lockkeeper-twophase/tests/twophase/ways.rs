@@ -1,0 +1,119 @@
+//! How a transaction may go: all work at once, readers that stay, and an answer as soon as it is decided.
+
+use std::time::Duration;
+
+use lockkeeper_core::Clock;
+use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
+use lockkeeper_twophase::tokio_postgres::Client;
+use lockkeeper_twophase::{Error, Participant, Point, Verdict};
+use tokio::sync::oneshot;
+
+use crate::protocol::gated;
+use crate::site::{HANG, Site};
+
+/// Each waits for the other one, so they cannot run one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_at_once_is_done_at_the_same_time() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    let ((one, other), (here, there)) = (oneshot::channel(), oneshot::channel());
+    let (take, give) = bank.statements("a");
+    let work = office.transaction().within(HANG).at_once().on("orders", async move |db: &Client| {
+        db.batch_execute(&take).await?;
+        one.send(()).unwrap();
+        Ok(there.await?)
+    });
+    let work = work.on("stock", async move |db: &mut Conn| {
+        for it in give {
+            db.query_drop(it).await?;
+        }
+        here.send(()).unwrap();
+        Ok(other.await?)
+    });
+    let done = work.commit().await.unwrap();
+    assert_eq!(office.verdict(&done.id).await.unwrap(), Verdict::Committed);
+    assert!(site.check(&bank, "at once").await);
+
+    // The error of one ends the other, and everything is rolled back.
+    let (take, _) = bank.statements("b");
+    let work = office.transaction().within(HANG).at_once().on("orders", async move |db: &Client| {
+        db.batch_execute(&take).await?;
+        Ok(db.batch_execute("SELECT pg_sleep(600)").await?)
+    });
+    let work = work.on("stock", async |db: &mut Conn| Ok(db.query_drop("UPDATE nothing SET x = 1").await?));
+    let error = work.commit().await.unwrap_err();
+    assert!(matches!(&error, Error::Aborted { by: Some(by), .. } if by == "stock"), "{error}");
+    assert_eq!(site.state(&bank).await.0, 90, "only the first was done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_answer_after_the_verdict_does_not_wait_for_the_branches() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let (office, gate) = gated(&bank, Point::Committing).await;
+    let (take, give) = bank.statements("a");
+    let work = office.transaction().within(HANG).answer_after_verdict();
+    let work = work.on("orders", async move |db: &Client| Ok(db.batch_execute(&take).await?));
+    let work = work.on("stock", async move |db: &mut Conn| {
+        for it in give {
+            db.query_drop(it).await?;
+        }
+        Ok(())
+    });
+    // No branch is told before the gate opens.
+    let done = tokio::time::timeout(HANG, work.commit()).await.expect("nobody waits for them").unwrap();
+    assert_eq!(done.pending, ["orders", "stock"]);
+    assert_eq!(office.verdict(&done.id).await.unwrap(), Verdict::Committed);
+    assert_eq!(site.state(&bank).await.0, 100, "and they are not told yet");
+    gate.open.send(()).unwrap();
+    gate.open.send(()).unwrap();
+    let over = async {
+        while !bank.setup().await.survey().await.unwrap().transactions.is_empty() {
+            Clock::boot().sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(HANG, over).await.expect("the office goes on by itself");
+    assert!(site.check(&bank, "in the background").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reader_stays_until_the_end_if_it_is_asked_to() {
+    let site = Site::start().await;
+    site.postgres.sql("CREATE DATABASE second").await.unwrap();
+    let second = format!("postgres://postgres@{}/second", site.postgres.address());
+    let bank = site.bank().await;
+    for (early, held) in [(true, "0"), (false, "1")] {
+        let (arrive, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+        let (open, closed) = std::sync::mpsc::channel::<()>();
+        let closed = std::sync::Mutex::new(closed);
+        let setup = bank.setup().await.participant("second", Participant::postgres(&second).unwrap());
+        let setup = setup.observer(move |step| {
+            if step.point == Point::Decided {
+                arrive.send(()).unwrap();
+                tokio::task::block_in_place(|| closed.lock().unwrap().recv_timeout(HANG)).unwrap();
+            }
+        });
+        let office = setup.start().await.unwrap();
+        let (take, give) = bank.statements(if early { "a" } else { "b" });
+        let work = office.transaction().within(HANG).read_only_vote(early);
+        let work = work.on("orders", async move |db: &Client| Ok(db.batch_execute(&take).await?));
+        let work = work.on("stock", async move |db: &mut Conn| {
+            for it in give {
+                db.query_drop(it).await?;
+            }
+            Ok(())
+        });
+        let work = work.on("second", async |db: &Client| Ok(db.batch_execute("SELECT 1").await?));
+        let look = async {
+            arrived.recv().await.unwrap();
+            let prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE gid LIKE '%second'";
+            assert_eq!(bank.here(prepared).await, held, "who only read votes early: {early}");
+            open.send(()).unwrap();
+        };
+        let (done, ()) = tokio::join!(work.commit(), look);
+        assert_eq!(office.verdict(&done.unwrap().id).await.unwrap(), Verdict::Committed);
+        office.close().await.unwrap();
+    }
+    assert!(site.check(&bank, "readers").await);
+}

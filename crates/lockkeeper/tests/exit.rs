@@ -1,0 +1,107 @@
+//! A program that ends right after it dropped its guard leaves no lock behind; and it ends, also if the store is gone.
+//!
+//! Each case runs in a process of its own, which is this same test.
+
+#![cfg(all(feature = "redis", feature = "sqlite"))]
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use lockkeeper::Locker;
+use lockkeeper_servers::{Redis, RedisOptions};
+use tokio::runtime::{Builder, Runtime};
+
+/// Nothing expires while these tests run.
+const TTL: Duration = Duration::from_secs(600);
+const URL: &str = "LOCKKEEPER_TEST_EXIT_URL";
+const HOW: &str = "LOCKKEEPER_TEST_EXIT_HOW";
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Run this same test as a program of its own that ends in this way, and say whether it ended well.
+fn program(test: &str, url: &str, how: &str) -> bool {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--test-threads=1"]).env(URL, url).env(HOW, how);
+    command.output().unwrap().status.success()
+}
+
+/// What the program does, if this is one.
+fn played() -> bool {
+    let (Ok(url), Ok(how)) = (std::env::var(URL), std::env::var(HOW)) else { return false };
+    let lock = |locker: &Locker| locker.lock("k").ttl(TTL);
+    match how.as_str() {
+        "returns" => runtime().block_on(async {
+            let locker = lockkeeper::connect(&url).await.unwrap();
+            drop(lock(&locker).await.unwrap());
+        }),
+        "the runtime drops it" => {
+            let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let (locker, (say, heard)) =
+                (runtime.block_on(lockkeeper::connect(&url)).unwrap(), std::sync::mpsc::channel());
+            runtime.spawn(async move {
+                let guard = lock(&locker).await.unwrap();
+                say.send(()).unwrap();
+                guard.run(std::future::pending::<()>()).await
+            });
+            heard.recv().unwrap();
+        }
+        "exits" => {
+            let locker = lockkeeper::connect_blocking(&url).unwrap();
+            drop(lock(&locker).blocking().unwrap());
+            std::process::exit(0);
+        }
+        "panics" => {
+            let locker = lockkeeper::connect_blocking(&url).unwrap();
+            let _guard = lock(&locker).blocking().unwrap();
+            panic!("as it was told");
+        }
+        "does not wait" => {
+            let locker = lockkeeper::open_blocking(&url).unwrap().locker.exit_wait(Duration::ZERO).build();
+            std::mem::forget(lock(&locker).blocking().unwrap());
+        }
+        other => panic!("nobody knows how to do this: {other}"),
+    }
+    true
+}
+
+/// Whether the lock is free, without waiting for it; and then it is again.
+fn is_free(url: &str) -> bool {
+    let locker = lockkeeper::connect_blocking(url).unwrap();
+    let Some(guard) = locker.try_lock("k").blocking().unwrap() else { return false };
+    guard.release_blocking().unwrap();
+    true
+}
+
+fn nothing_is_left(test: &str, url: &str) {
+    for (how, well) in [("returns", true), ("the runtime drops it", true), ("exits", true), ("panics", false)]
+    {
+        assert_eq!(program(test, url, how), well, "{how}");
+        assert!(is_free(url), "{how}: the lock was left behind");
+    }
+}
+
+#[test]
+fn a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_sqlite() {
+    if played() {
+        return;
+    }
+    let test = "a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_sqlite";
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    nothing_is_left(test, &url);
+    assert!(program(test, &url, "does not wait"));
+    assert!(!is_free(&url), "this test would see a lock that was left behind");
+}
+
+#[test]
+fn a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_redis() {
+    if played() {
+        return;
+    }
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
+    nothing_is_left("a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_redis", &server.url());
+}

@@ -1,0 +1,126 @@
+//! Which database crates can be in one program with the SQLite store: cargo lets one version of `libsqlite3-sys` into a
+//! lock file, because it links a C library. `cargo xtask together` asks the resolver, and runs the guide's fenced writes through
+//! them; it needs the registry, so tests do not.
+
+mod fenced;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell;
+
+const PAGE: &str = "docs/guides/platforms.md";
+
+/// What must resolve beside the feature `sqlite`, as lines of a manifest; the page lists them.
+const BESIDE: &[(&str, &str)] = &[
+    ("sqlx", r#"{ version = "0.8", features = ["postgres"] }"#),
+    ("sqlx", r#"{ version = "0.8", features = ["sqlite"] }"#),
+    ("sqlx", r#"{ version = "0.9", features = ["postgres"] }"#),
+    ("sqlx", r#"{ version = "0.9", features = ["sqlite"] }"#),
+    ("sea-orm", r#"{ version = "1", features = ["sqlx-postgres"] }"#),
+    ("sea-orm", r#"{ version = "1", features = ["sqlx-sqlite"] }"#),
+    ("diesel", r#"{ version = "2", features = ["sqlite"] }"#),
+    ("deadpool-sqlite", r#""0.12""#),
+    ("rusqlite", r#""0.32""#),
+    ("rusqlite", r#""0.33""#),
+    ("rusqlite", r#""0.34""#),
+    ("rusqlite", r#""0.35""#),
+    ("rusqlite", r#""0.36""#),
+    ("rusqlite", r#""0.37""#),
+    ("rusqlite", r#""0.38""#),
+    ("rusqlite", r#""0.39""#),
+];
+
+/// Resolve each of them in a package of its own; then build and run the fenced writes of the guide.
+pub(crate) fn check() -> Result<(), String> {
+    let package = Package::new()?;
+    for (name, wanted) in BESIDE {
+        package.write(&format!("{name} = {wanted}\n"), "fn main() {}\n")?;
+        let title = format!("the feature `sqlite` beside {name} = {wanted}");
+        package.cargo(&title, &["generate-lockfile", "--quiet"], &[])?;
+    }
+    fenced::programs(&shell::root())?.iter().try_for_each(|it| package.run(it))
+}
+
+/// A package outside of this workspace.
+struct Package {
+    folder: PathBuf,
+}
+
+impl Package {
+    fn new() -> Result<Self, String> {
+        let folder = shell::root().join("target/together");
+        let source = folder.join("src");
+        fs::create_dir_all(&source).map_err(|it| format!("{}: {it}", source.display()))?;
+        Ok(Package { folder })
+    }
+
+    /// The library with the feature `sqlite`, and these beside it.
+    fn write(&self, dependencies: &str, program: &str) -> Result<(), String> {
+        let facade = shell::root().join("crates/lockkeeper");
+        let manifest = format!(
+            "[package]\nname = \"together\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
+             lockkeeper = {{ path = \"{}\", features = [\"sqlite\"] }}\n{dependencies}",
+            facade.display()
+        );
+        write(&self.folder.join("Cargo.toml"), &manifest)?;
+        write(&self.folder.join("src/main.rs"), program)?;
+        // What was resolved before must not help.
+        let _ = fs::remove_file(self.folder.join("Cargo.lock"));
+        Ok(())
+    }
+
+    fn cargo(&self, title: &str, words: &[&str], after: &[&str]) -> Result<(), String> {
+        let manifest = self.folder.join("Cargo.toml").display().to_string();
+        shell::step(title, "cargo", &[words, &["--manifest-path", &manifest], after].concat())
+    }
+
+    /// Build and run one, in a folder where nothing was.
+    fn run(&self, program: &fenced::Program) -> Result<(), String> {
+        self.write(&program.dependencies, &program.code)?;
+        let data = self.folder.join("data");
+        let _ = fs::remove_dir_all(&data);
+        fs::create_dir(&data).map_err(|it| format!("{}: {it}", data.display()))?;
+        let target = self.folder.join("target").display().to_string();
+        let file = data.join("shop.db").display().to_string();
+        let title = format!("a fenced write by {}", program.name);
+        self.cargo(&title, &["run", "--quiet", "--target-dir", &target], &["--", &file])
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|it| format!("{}: {it}", file.display()))
+}
+
+/// Without the registry: the page names the range of `rusqlite` that the manifest has.
+pub(crate) fn tidy(root: &Path, complaints: &mut Vec<String>) {
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
+    if let Err(error) = fenced::programs(root) {
+        complaints.push(error);
+    }
+    match range(&read("Cargo.toml")) {
+        Some(words) if read(PAGE).contains(&words) => {}
+        Some(words) => complaints.push(format!("{PAGE}: it does not say \"{words}\"")),
+        None => complaints.push("Cargo.toml: the range of rusqlite is written in another way now".to_owned()),
+    }
+}
+
+/// `>=0.32, <0.42` in the words of the page.
+fn range(manifest: &str) -> Option<String> {
+    let (_, rest) = manifest.split_once("\nrusqlite = { version = \">=0.")?;
+    let (oldest, rest) = rest.split_once(", <0.")?;
+    let newest: u32 = rest.split_once('"')?.0.parse().ok()?;
+    Some(format!("`rusqlite` 0.{oldest} to 0.{}", newest.checked_sub(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_told_with_the_newest_that_is_in_it() {
+        let manifest = "x = 1\nrusqlite = { version = \">=0.32, <0.42\", features = [\"bundled\"] }\n";
+        assert_eq!(range(manifest).as_deref(), Some("`rusqlite` 0.32 to 0.41"));
+        assert_eq!(range("\nrusqlite = \"0.37\""), None);
+    }
+}

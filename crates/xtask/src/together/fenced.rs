@@ -1,0 +1,152 @@
+//! The fenced writes of the guide as programs: its statement, its function, and a `main` that must see a stale fence refused.
+
+use std::fs;
+use std::path::Path;
+
+const GUIDE: &str = "docs/guides/fenced-writes.md";
+const STATEMENT: &str = "### SQLite, a writer";
+
+/// A program of its own.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) dependencies: String,
+    pub(crate) code: String,
+}
+
+/// The name, the heading of the guide, what it needs, what it uses, and its `main`.
+type Kind = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+const TOKIO: &str = "tokio = { version = \"1\", features = [\"macros\", \"rt\"] }\n";
+const SQLX_MAIN: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let pool = sqlx::sqlite::SqlitePool::connect(&format!("sqlite:{file}?mode=rwc")).await?;
+    sqlx::query(lockkeeper::sqlite::SqliteFences::DDL).execute(&pool).await?;
+    for (fence, good) in fences(&file)? {
+        let mut tx = pool.begin().await?;
+        assert_eq!(check(&mut tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
+const DIESEL_MAIN: &str = r#"
+fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let mut connection = SqliteConnection::establish(&file)?;
+    diesel::sql_query(lockkeeper::sqlite::SqliteFences::DDL).execute(&mut connection)?;
+    for (fence, good) in fences(&file)? {
+        connection.transaction(|tx| -> Result<(), Failure> {
+            assert_eq!(check(tx, NAME, fence)?, good);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+"#;
+const SEA_MAIN: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let database = Database::connect(format!("sqlite:{file}?mode=rwc")).await?;
+    database.execute_unprepared(lockkeeper::sqlite::SqliteFences::DDL).await?;
+    for (fence, good) in fences(&file)? {
+        let tx = database.begin().await?;
+        assert_eq!(check(&tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
+
+const KINDS: &[Kind] = &[
+    (
+        "sqlx 0.8",
+        "### By sqlx",
+        "sqlx = { version = \"0.8\", default-features = false, features = [\"runtime-tokio\", \"sqlite\"] }\n",
+        "",
+        SQLX_MAIN,
+    ),
+    (
+        "sqlx 0.9",
+        "### By sqlx",
+        "sqlx = { version = \"0.9\", default-features = false, features = [\"runtime-tokio\", \"sqlite\"] }\n",
+        "",
+        SQLX_MAIN,
+    ),
+    (
+        "diesel 2",
+        "### By diesel",
+        "diesel = { version = \"2\", default-features = false, features = [\"sqlite\"] }\n",
+        "use diesel::prelude::*;\nuse diesel::sql_types::{BigInt, Text};\n",
+        DIESEL_MAIN,
+    ),
+    (
+        "sea-orm 1",
+        "### By sea-orm",
+        "sea-orm = { version = \"1\", default-features = false, features = [\"runtime-tokio\", \"sqlx-sqlite\"] }\n",
+        "use sea_orm::{\n    ConnectionTrait, Database, DatabaseTransaction, DbBackend, Statement, TransactionTrait,\n};\n",
+        SEA_MAIN,
+    ),
+];
+
+/// Two guards of one lock, and what must become of their fences.
+const FENCES: &str = r#"
+const NAME: &str = "orders/42";
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn fences(file: &str) -> Result<[(Fence, bool); 3], Failure> {
+    let locker = lockkeeper::connect_blocking(&format!("sqlite:{file}.locks"))?;
+    let take = || -> Result<Fence, lockkeeper::Error> {
+        let guard = locker.lock(NAME).blocking()?;
+        let fence = guard.fence();
+        guard.release_blocking()?;
+        Ok(fence)
+    };
+    let (older, newer) = (take()?, take()?);
+    Ok([(newer, true), (older, false), (newer, true)])
+}
+"#;
+
+/// All of them, from the page as it is.
+///
+/// # Errors
+/// If the page lacks one.
+pub(crate) fn programs(root: &Path) -> Result<Vec<Program>, String> {
+    let page = fs::read_to_string(root.join(GUIDE)).map_err(|it| format!("{GUIDE}: {it}"))?;
+    let block =
+        |heading: &str| block(&page, heading).ok_or_else(|| format!("{GUIDE}: no code under `{heading}`"));
+    let statement = block(STATEMENT)?;
+    let program = |(name, heading, needs, uses, main): &Kind| {
+        let function = block(heading)?;
+        let fence = format!("const FENCE: &str = r\"{statement}\";\n");
+        let code = format!("use lockkeeper::Fence;\n{uses}\n{fence}{FENCES}\n{function}{main}");
+        Ok(Program { name, dependencies: format!("{TOKIO}{needs}"), code })
+    };
+    KINDS.iter().map(program).collect()
+}
+
+/// The first code below a heading.
+fn block<'a>(page: &'a str, heading: &str) -> Option<&'a str> {
+    let (_, below) = page.split_once(&format!("\n{heading}\n"))?;
+    let below = below.split("\n#").next()?;
+    let (_, code) = below.split_once("```")?;
+    code.split_once('\n')?.1.split_once("```").map(|it| it.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_found_below_its_own_heading() {
+        let page =
+            "\n### A\n\nText.\n\n```sql\nSELECT\n```\n\n### B\n\nNothing.\n\n### C\n\n```rust\nfn c()\n```\n";
+        assert_eq!(block(page, "### A"), Some("SELECT\n"));
+        assert_eq!(block(page, "### B"), None);
+        assert_eq!(block(page, "### C"), Some("fn c()\n"));
+        assert_eq!(block(page, "### D"), None);
+    }
+}

@@ -1,0 +1,22 @@
+//! A middleware that runs a handler under the lock of the product in its path, so that the handler need not know of locks.
+
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use lockkeeper::Locker;
+
+use crate::failure::Failure;
+
+/// Wait for the product's turn, run the handler while it lasts, give it back. The handler finds the fence among the extensions.
+///
+/// The lock ends when the handler has answered: what it streams afterwards is not under it.
+pub(crate) async fn under_lock(
+    State(locker): State<Locker>,
+    Path(product): Path<i64>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Failure> {
+    let guard = locker.lock(format!("product/{product}")).await?;
+    request.extensions_mut().insert(guard.fence());
+    Ok(guard.run_and_release(next.run(request)).await?)
+}
