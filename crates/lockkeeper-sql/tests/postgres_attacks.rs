@@ -12,7 +12,7 @@ use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::Postgres;
 use lockkeeper_sql::postgres::PostgresFences;
 use tokio::task::JoinSet;
-use tokio_postgres::NoTls;
+use tokio_postgres::{Config, NoTls};
 
 /// A patience that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,15 +97,13 @@ async fn no_setting_of_the_user_matters() {
     server.sql("ALTER ROLE worker SET statement_timeout = 1").await.unwrap();
     let url = server.url().replacen("postgres@", "worker@", 1);
     take_turns(open(&url).await, open(&url).await).await;
-    // What a pooled session cannot set is set for each transaction.
-    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    // What a pooled session cannot set is set for each transaction. Said when the session begins: a statement that
+    // says it would itself have a millisecond only.
+    let mut config: Config = url.parse().unwrap();
+    config.options("-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0");
+    let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
-    client
-        .batch_execute(
-            "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; BEGIN READ WRITE",
-        )
-        .await
-        .unwrap();
+    client.batch_execute("BEGIN READ WRITE").await.unwrap();
     let turn = "SELECT lockkeeper.lockkeeper_turn_3('\\x01', '\\x02', 0, 'x', 1000000, 1, 1, true, 'h', 1, NULL, NULL, NULL, false) FROM lockkeeper.lockkeeper_settings_3()";
     client.batch_execute(&format!("SET standard_conforming_strings = on; {turn}")).await.unwrap();
     let row = client.query_one("SHOW synchronous_commit", &[]).await.unwrap();
