@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place};
@@ -311,12 +312,14 @@ async fn whoever_waits_for_the_one_before_it_is_served_also_if_all_sessions_end(
     let watches = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
     for kill in [false, true] {
         let held = locker(open(&server.url()).await).lock("line").await.unwrap();
-        let mut waiting = JoinSet::new();
+        let (mut waiting, served) = (JoinSet::new(), Arc::new(Mutex::new(Vec::new())));
         for at in 0..3 {
-            let one = locker(open(&server.url()).await);
+            let (one, served) = (locker(open(&server.url()).await), served.clone());
             waiting.spawn(async move {
-                one.lock("line").await.unwrap().release().await.unwrap();
-                at
+                let guard = one.lock("line").await.unwrap();
+                // While it is held: of two that gave it back, the second may be told so first.
+                served.lock().unwrap().push(at);
+                guard.release().await.unwrap();
             });
             until(in_line, at + 1).await;
         }
@@ -328,9 +331,8 @@ async fn whoever_waits_for_the_one_before_it_is_served_also_if_all_sessions_end(
             assert!(6 <= count(all).await);
         }
         held.release().await.unwrap();
-        for at in 0..3 {
-            assert_eq!(within(waiting.join_next()).await.unwrap().unwrap(), at);
-        }
+        within(waiting.join_all()).await;
+        assert_eq!(*served.lock().unwrap(), [0, 1, 2]);
         until(bells, 0).await;
     }
 }
