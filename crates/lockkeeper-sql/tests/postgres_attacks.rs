@@ -101,7 +101,8 @@ async fn no_setting_of_the_user_matters() {
     // What a pooled session cannot set is set for each transaction. Said when the session begins: a statement that
     // says it would itself have a millisecond only.
     let mut config: Config = url.parse().unwrap();
-    config.options("-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0");
+    config
+        .options("-c statement_timeout=0 -c idle_session_timeout=0 -c idle_in_transaction_session_timeout=0");
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
     client.batch_execute("BEGIN READ WRITE").await.unwrap();
