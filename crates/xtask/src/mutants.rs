@@ -105,17 +105,17 @@ fn first_line(text: &str) -> &str {
 fn try_one(copy: &Copy, patch: &Patch) -> Result<(), String> {
     shell::say(&format!("xtask: planting {}", patch.name));
     copy.apply(&patch.file)?;
-    ask(patch, || judge(copy, &patch.target)).or_else(|why| {
+    ask(copy, patch).or_else(|why| {
         // A test that races with its mistake may lose once on a slow machine; one that cannot see it loses twice.
-        ask(patch, || judge(copy, &patch.target)).inspect(|()| {
+        ask(copy, patch).inspect(|()| {
             let what = first_line(&why);
             shell::say(&format!("xtask: {}: UNSTEADY, caught the second time ({what}); mend it", patch.name));
         })
     })
 }
 
-fn ask(patch: &Patch, judge: impl FnOnce() -> Result<Verdict, String>) -> Result<(), String> {
-    match judge()? {
+fn ask(copy: &Copy, patch: &Patch) -> Result<(), String> {
+    match judge(copy, &patch.target)? {
         Verdict::Green => Err("the test stayed green".to_owned()),
         Verdict::Broken(what) => Err(what),
         Verdict::Red(text) if text.contains(&patch.sign) => Ok(()),
