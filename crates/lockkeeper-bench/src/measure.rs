@@ -8,7 +8,9 @@ use crate::Answer;
 
 /// How often each side runs.
 const TURNS: usize = 7;
-/// The same for requests to a server, of which a turn has few.
+/// How many pairs are looked at where the difference of two short times counts.
+const PAIRS: usize = 101;
+/// How often each side runs where it asks a server: a turn has few requests.
 const SERVER_TURNS: usize = 41;
 const SERVER_OPS: u32 = 20;
 
@@ -20,6 +22,20 @@ pub(crate) fn beside(ops: u32, mut ours: impl FnMut(), mut theirs: impl FnMut())
         other.push(time(&mut theirs) / ops);
     }
     (median(&mut one), median(&mut other))
+}
+
+/// How many nanoseconds more an operation of ours takes, with both medians. Each difference is that of two short runs
+/// right after each other, and the median is that of the differences: what slows the machine down for a while slows
+/// both sides of a pair, and hurts no more than a few pairs.
+pub(crate) fn more_than(ops: u32, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (f64, [f64; 2]) {
+    let (mut more, mut one, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..PAIRS {
+        let each = [time(&mut ours), time(&mut theirs)].map(|it| it.as_secs_f64() * 1e9 / f64::from(ops));
+        more.push(each[0] - each[1]);
+        one.push(each[0]);
+        other.push(each[1]);
+    }
+    (median(&mut more), [median(&mut one), median(&mut other)])
 }
 
 /// The same for two sides that ask a server: each call is one operation.

@@ -359,6 +359,13 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// Something happened.
     fn observe(&self, event: &Event<'_>);
 
+    /// An arrival and its grant, of a lock that was free in this process's own store: nothing happened between the two.
+    /// The default observes one after the other. One that counts can look up once where it counts.
+    fn observe_at_once(&self, arrived: &Event<'_>, granted: &Event<'_>) {
+        self.observe(arrived);
+        self.observe(granted);
+    }
+
     /// The span from which the present caller asks for this key, if its trace is recorded: it is kept with the claim, and
     /// whoever waits for it elsewhere is told of it ([`Event::Behind`]). Called in the caller's task before the store is
     /// asked. `None`, the default, traces nothing.

@@ -435,12 +435,14 @@ const NOTHING_TOLD: bool = false;
 fn tell_granted(engine: &Engine, held: &Hold, by: GrantedBy, waited: Waited, arrival_told: bool) {
     let (tenure, fence) = (&held.tenure, held.told_fence());
     let key = &tenure.key;
-    if !arrival_told {
-        engine.observe(&Event::Arrived { key, patient: true });
-    }
     let (local, remote) = (waited.local.into(), waited.remote.into());
-    let begins = !arrival_told || tenure.begin_hold(engine.clock.now());
-    engine.observe(&Event::Granted { key, fence, by, begins, local, remote });
+    if arrival_told {
+        let begins = tenure.begin_hold(engine.clock.now());
+        engine.observe(&Event::Granted { key, fence, by, begins, local, remote });
+    } else {
+        let granted = Event::Granted { key, fence, by, begins: true, local, remote };
+        engine.observe_at_once(&Event::Arrived { key, patient: true }, &granted);
+    }
 }
 
 /// Tell observers that a caller got an error, or went away.

@@ -75,6 +75,14 @@ impl Engine {
         }
     }
 
+    /// The same for an arrival that was granted at once.
+    #[inline]
+    pub(crate) fn observe_at_once(&self, arrived: &Event<'_>, granted: &Event<'_>) {
+        for observer in &self.observers {
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.observe_at_once(arrived, granted)));
+        }
+    }
+
     /// From which span this caller asks, if an observer makes traces.
     pub(crate) fn trace(&self, key: &Key) -> Option<TraceContext> {
         let of = |it: &Arc<dyn Observer>| catch_unwind(AssertUnwindSafe(|| it.trace(key))).ok().flatten();

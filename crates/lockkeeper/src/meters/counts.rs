@@ -403,4 +403,17 @@ impl Observer for OfLocker {
             _ => counts.observe_rest(event),
         }
     }
+
+    fn observe_at_once(&self, arrived: &Event<'_>, granted: &Event<'_>) {
+        let counts = &*self.0;
+        if counts.classes.is_some() {
+            self.observe(arrived);
+            self.observe(granted);
+            return;
+        }
+        // It did not wait, so nothing else is to be counted.
+        let (mine, alone) = counts.all.mine();
+        mine.observe(arrived, alone);
+        mine.observe(granted, alone);
+    }
 }
