@@ -1,5 +1,7 @@
 //! Every public crate can be packed, says what it is, and carries its licence.
 
+mod packed;
+
 use std::path::Path;
 
 use serde_json::Value;
@@ -13,7 +15,7 @@ const FIELDS: &[&str] = &["description", "documentation", "license", "readme", "
 /// As the registry of crates has it.
 const KEYWORDS_MAX: usize = 5;
 
-/// Check the manifests, then pack all public crates as one release would. They are not built once more: tests have done that.
+/// Check the manifests, pack all public crates as one release would, and compile what was packed.
 pub(crate) fn check() -> Result<(), String> {
     let text = shell::output("cargo", &["metadata", "--format-version", "1", "--no-deps"])?;
     let metadata: Value = serde_json::from_str(&text).map_err(|it| format!("cargo metadata: {it}"))?;
@@ -28,8 +30,11 @@ pub(crate) fn check() -> Result<(), String> {
     // What is not committed yet is packed too: a test runs before a commit.
     let pack = ["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty", "--offline"];
     shell::step("packages", "cargo", &[&pack[..], &left_out].concat())?;
-    shell::say(&format!("xtask: to publish in this order: {}", in_order(&public).join(", ")));
-    Ok(())
+    let order = in_order(&public);
+    shell::say(&format!("xtask: to publish in this order: {}", order.join(", ")));
+    // All have the version of the workspace.
+    let version = public.first().and_then(|it| it["version"].as_str()).unwrap_or_default();
+    packed::check(&order, version)
 }
 
 /// Whether a package may be published: `publish = false` is an empty list of registries.
