@@ -65,6 +65,7 @@ mod there {
             &self,
             serve: lockkeeper_serve::Serve,
             locker: &lockkeeper::Locker,
+            meters: &Meters,
             target: &Target,
         ) -> Result<lockkeeper_serve::Serve> {
             use crate::two_phase::{Place, in_doubt, placed};
@@ -76,10 +77,10 @@ mod there {
             if place.log.is_none() {
                 return Ok(serve);
             }
-            let (locker, place) = (locker.clone(), std::sync::Arc::new(place));
+            let (locker, meters, place) = (locker.clone(), meters.clone(), std::sync::Arc::new(place));
             Ok(serve.two_phase(move || {
-                let (locker, place) = (locker.clone(), place.clone());
-                async move { in_doubt(&locker, &place).await }
+                let (locker, meters, place) = (locker.clone(), meters.clone(), place.clone());
+                async move { in_doubt(&locker, &meters, &place).await }
             }))
         }
 
@@ -90,6 +91,7 @@ mod there {
             &self,
             serve: lockkeeper_serve::Serve,
             _: &lockkeeper::Locker,
+            _: &Meters,
             _: &Target,
         ) -> Result<lockkeeper_serve::Serve> {
             Ok(serve)
@@ -136,8 +138,11 @@ mod there {
             .store(target.shown())
             .hot_names(hot)
             .hosts(args.host.iter().cloned())
-            .metrics(move || meters.openmetrics());
-        let mut serve = args.doubts(serve, &locker, target)?;
+            .metrics({
+                let meters = meters.clone();
+                move || meters.openmetrics()
+            });
+        let mut serve = args.doubts(serve, &locker, &meters, target)?;
         if args.allow.contains(&Allow::Locks) {
             serve = serve.allow_locks();
         }

@@ -95,7 +95,7 @@ fn both(count: &str) -> (String, String) {
     (count.to_owned(), count.to_owned())
 }
 
-/// The console of `lockkeeper serve` tells the same, and what to type.
+/// `lockkeeper serve` counts it, and its console tells the same, and what to type.
 #[cfg(feature = "serve")]
 fn console_shows(site: &Site, id: &TransactionId) {
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -108,14 +108,29 @@ fn console_shows(site: &Site, id: &TransactionId) {
         line.split_once(words).unwrap().1.to_owned()
     };
     let (address, token) = (told("listening on http://"), told("the token is "));
-    let page = common::within("the page", move || {
-        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    let ask = |path: &'static str| {
         let head = format!("Host: {address}\r\nConnection: close\r\nAuthorization: Bearer {token}");
-        stream.write_all(format!("GET /two-phase HTTP/1.1\r\n{head}\r\n\r\n").as_bytes()).unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).unwrap();
-        page
-    });
+        let address = address.clone();
+        common::within("the page", move || {
+            let mut stream = std::net::TcpStream::connect(&address).unwrap();
+            stream.write_all(format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes()).unwrap();
+            let mut page = String::new();
+            stream.read_to_string(&mut page).unwrap();
+            page
+        })
+    };
+    // The first who asks is a scraper: nobody has looked at a page yet.
+    let metrics = ask("/metrics");
+    for (line, times) in [
+        ("lockkeeper_twophase_in_doubt{participant=\"orders\"} 1\n", 1),
+        ("lockkeeper_twophase_in_doubt{participant=\"stock\"} 1\n", 1),
+        ("lockkeeper_twophase_damaged{participant=\"stock\"} 0\n", 1),
+        ("\nlockkeeper_twophase_in_doubt_age_max_seconds ", 1),
+        (id.as_str(), 0),
+    ] {
+        assert_eq!(metrics.matches(line).count(), times, "{line}: {metrics}");
+    }
+    let page = ask("/two-phase");
     for words in [id.as_str(), "undecided", "nobody works on it", "stock</bdi>: <bdi>prepared", "2pc recover"]
     {
         assert!(page.contains(words), "{words}: {page}");

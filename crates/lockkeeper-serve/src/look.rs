@@ -63,8 +63,11 @@ pub(crate) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-/// `GET /metrics`, where somebody has metrics.
+/// `GET /metrics`, where somebody has metrics. What two-phase commit left in doubt may be among them, so whoever knows is asked.
 pub(crate) async fn metrics(Of(state): Of<Arc<State>>) -> Response {
+    if let Some(doubts) = &state.doubts {
+        doubts.look().await;
+    }
     let text = state.metrics.as_ref().map(|it| (it.0)()).unwrap_or_default();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()

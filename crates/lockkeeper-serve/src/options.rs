@@ -175,8 +175,8 @@ impl Serve {
         self
     }
 
-    /// Show on the console what two-phase commit left in doubt. Whoever knows is asked while somebody looks, every five seconds
-    /// at most, and must change nothing. Without it this page is not there.
+    /// Show on the console what two-phase commit left in doubt. Whoever knows is asked while somebody looks or reads
+    /// `/metrics`, every five seconds at most, and must change nothing. Without it this page is not there.
     pub fn two_phase<A>(mut self, ask: impl Fn() -> A + Send + Sync + 'static) -> Self
     where
         A: Future<Output = std::result::Result<InDoubts, String>> + Send + 'static,

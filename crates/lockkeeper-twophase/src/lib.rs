@@ -70,7 +70,7 @@ pub use id::TransactionId;
 pub use lockkeeper_core::inspect::{Finding, Severity};
 pub use lockkeeper_sql::{mysql_async, tokio_postgres};
 pub use log::{BranchRecord, Damage, Decision, ParticipantRecord, Ruling};
-pub use observe::{Point, Step};
+pub use observe::{Outcome, Point, Step};
 pub use office::{Office, TwoPhase, Verdict};
 pub use orphans::{Fate, Orphan};
 pub use participant::Participant;

@@ -1,8 +1,14 @@
 //! What an office tells of its steps, for logs, meters and tests.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use lockkeeper_core::{Clock, Moment};
+
+use crate::error::{Error, Result};
 use crate::id::TransactionId;
+use crate::transaction::Committed;
 
 /// A point of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +65,72 @@ pub enum Point {
     Aborted,
     /// The seat was taken by somebody else.
     Superseded,
+    /// Whoever called `commit` has its answer, or went away. Told once for each call.
+    Answered,
+}
+
+/// What a call of [`Transaction::commit`](crate::Transaction::commit) came to.
+///
+/// ```
+/// use lockkeeper_twophase::Outcome;
+///
+/// assert_eq!(Outcome::Committed.word(), "committed");
+/// assert_eq!(Outcome::ALL.len(), 7);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is committed.
+    Committed,
+    /// Nothing happened at any participant.
+    Aborted,
+    /// Another coordinator took the seat before the decision.
+    Superseded,
+    /// The log did not say whether it is committed.
+    Unknown,
+    /// It is committed, and not everywhere.
+    Damaged,
+    /// It was refused before anything was said to a participant, or log or seat cannot be used.
+    Failed,
+    /// The caller went away before the answer.
+    Withdrawn,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 7] = [
+        Outcome::Committed,
+        Outcome::Aborted,
+        Outcome::Superseded,
+        Outcome::Unknown,
+        Outcome::Damaged,
+        Outcome::Failed,
+        Outcome::Withdrawn,
+    ];
+
+    /// As a label.
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Committed => "committed",
+            Outcome::Aborted => "aborted",
+            Outcome::Superseded => "superseded",
+            Outcome::Unknown => "unknown",
+            Outcome::Damaged => "damaged",
+            Outcome::Failed => "failed",
+            Outcome::Withdrawn => "withdrawn",
+        }
+    }
+
+    fn of(answer: &Result<Committed>) -> Self {
+        match answer {
+            Ok(_) => Outcome::Committed,
+            Err(Error::Aborted { .. }) => Outcome::Aborted,
+            Err(Error::Superseded { .. }) => Outcome::Superseded,
+            Err(Error::Unknown { .. }) => Outcome::Unknown,
+            Err(Error::Damaged { .. }) => Outcome::Damaged,
+            Err(_) => Outcome::Failed,
+        }
+    }
 }
 
 /// One step of an office.
@@ -87,6 +159,8 @@ pub struct Step<'a> {
     pub id: Option<&'a TransactionId>,
     /// At which participant.
     pub participant: Option<&'a str>,
+    /// What was answered, and how long after `commit` was called. At [`Point::Answered`] only.
+    pub answered: Option<(Outcome, Duration)>,
 }
 
 type Tell = dyn Fn(&Step<'_>) + Send + Sync;
@@ -109,7 +183,42 @@ impl Observer {
 
     pub(crate) fn tell(&self, point: Point, id: Option<&TransactionId>, participant: Option<&str>) {
         if let Some(tell) = self.0.get() {
-            tell(&Step { point, id, participant });
+            tell(&Step { point, id, participant, answered: None });
+        }
+    }
+}
+
+/// A call of `commit` that has no answer yet. A caller that goes away drops it.
+pub(crate) struct Asking {
+    observer: Observer,
+    clock: Clock,
+    begun: Moment,
+    outcome: Outcome,
+    id: Option<TransactionId>,
+}
+
+impl Asking {
+    /// Nothing, not even the time, is looked at if nobody listens.
+    pub(crate) fn begin(observer: &Observer) -> Option<Self> {
+        observer.0.get()?;
+        let clock = Clock::boot();
+        let begun = clock.now();
+        Some(Asking { observer: observer.clone(), clock, begun, outcome: Outcome::Withdrawn, id: None })
+    }
+
+    pub(crate) fn end(mut self, answer: &Result<Committed>) {
+        self.outcome = Outcome::of(answer);
+        self.id = answer.as_ref().ok().map(|it| it.id.clone());
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let answered = Some((self.outcome, self.clock.now() - self.begun));
+        let step = Step { point: Point::Answered, id: self.id.as_ref(), participant: None, answered };
+        if let Some(tell) = self.observer.0.get() {
+            // Whoever listens may panic; a drop may not.
+            drop(catch_unwind(AssertUnwindSafe(|| tell(&step))));
         }
     }
 }

@@ -11,7 +11,7 @@ use lockkeeper_core::{Clock, Fence, Guard, Key};
 use crate::error::{Error, Result};
 use crate::id::TransactionId;
 use crate::log::{Dialect, Inside};
-use crate::observe::Point;
+use crate::observe::{Asking, Point};
 use crate::office::Desk;
 use crate::phases::{Plan, abandon, conclude};
 use crate::work::{Bench, Failure, Job, Jobs, Work, WorkError, work};
@@ -238,7 +238,16 @@ impl<J: Jobs> Transaction<J> {
     ///
     /// # Cancel safety
     /// Dropped before the decision, everything is rolled back; dropped after it, the office commits in the background.
-    pub async fn commit(mut self) -> Result<Committed> {
+    pub async fn commit(self) -> Result<Committed> {
+        let asking = Asking::begin(&self.desk.observer);
+        let answer = self.carry_out().await;
+        if let Some(asking) = asking {
+            asking.end(&answer);
+        }
+        answer
+    }
+
+    async fn carry_out(mut self) -> Result<Committed> {
         self.check()?;
         let lone = self.is_lone();
         let Transaction { desk, note, within, guard, names, wrong: _, inside, ways, jobs } = self;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use lockkeeper::meters::{Kind, METERS, Meter};
+use lockkeeper::meters::{Kind, METERS, Meter, TWO_PHASE_METERS};
 use lockkeeper::spi::{Clock, Memory};
 use lockkeeper::{Locker, Meters};
 use lockkeeper_servers::Port;
@@ -40,7 +40,7 @@ fn named(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn what_dashboards_and_alerts_name_exists() {
-    let known: BTreeSet<String> = METERS.iter().flat_map(samples).collect();
+    let known: BTreeSet<String> = METERS.iter().chain(TWO_PHASE_METERS).flat_map(samples).collect();
     for file in ["grafana/lockkeeper.json", "prometheus/alerts.yaml", "prometheus/alerts_test.yaml"] {
         let named = named(&text(file));
         assert!(!named.is_empty(), "{file} names no metric");
@@ -53,7 +53,7 @@ fn what_dashboards_and_alerts_name_exists() {
 fn the_dashboard_shows_every_meter_and_is_json() {
     let text = text("grafana/lockkeeper.json");
     let named = named(&text);
-    for meter in METERS {
+    for meter in METERS.iter().chain(TWO_PHASE_METERS) {
         assert!(samples(meter).iter().any(|it| named.contains(it)), "{} is not shown", meter.name);
     }
     let board: serde_json::Value = serde_json::from_str(&text).unwrap();

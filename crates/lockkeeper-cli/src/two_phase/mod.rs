@@ -112,14 +112,17 @@ async fn survey(target: &Target, place: &Place) -> Result<Survey> {
     Ok(setup(target, place).await?.survey().await?)
 }
 
-/// What is in doubt, for the console.
+/// What is in doubt, for the console and its meters.
 #[cfg(feature = "serve")]
 pub(crate) async fn in_doubt(
     locker: &Locker,
+    meters: &lockkeeper::Meters,
     place: &Place,
 ) -> std::result::Result<lockkeeper_serve::InDoubts, String> {
     let survey = async { Ok::<_, Failure>(setup_with(locker, place, false).await?.survey().await?) };
-    survey.await.map(|it| show::for_console(&it)).map_err(|it| it.lines())
+    let survey = survey.await;
+    meters.in_doubt(survey.as_ref().ok());
+    survey.map(|it| show::for_console(&it)).map_err(|it| it.lines())
 }
 
 /// Nothing left is 0, only what somebody alive works on is 75, anything else 1.

@@ -66,7 +66,7 @@ impl<const N: usize> Default for Buckets<N> {
 
 impl<const N: usize> Buckets<N> {
     #[inline]
-    fn add(&self, bounds: &[u64], value: u64) {
+    pub(super) fn add(&self, bounds: &[u64], value: u64) {
         self.add_where(bounds, value, false);
     }
 
@@ -82,13 +82,13 @@ impl<const N: usize> Buckets<N> {
     }
 
     /// What several counted together.
-    fn value_of(all: &[&Self], bounds: &'static [f64]) -> Value {
+    pub(super) fn value_of(all: &[&Self], bounds: &'static [f64]) -> Value {
         let counts = (0..N).map(|at| all.iter().map(|it| it.counts[at].get()).sum()).collect();
         let sum = all.iter().map(|it| it.sum.load(Ordering::Relaxed)).sum();
         Value::Histogram { bounds, counts, sum: billionths(sum) }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.counts.iter().all(|it| it.get() == 0)
     }
 }
@@ -101,7 +101,7 @@ fn billionths(sum: u64) -> f64 {
 const TIMES: usize = SECONDS.len() + 1;
 
 /// [`SECONDS`] in nanoseconds: a lock is too short for floating point.
-const NANOS: [u64; SECONDS.len()] = in_billionths(SECONDS);
+pub(super) const NANOS: [u64; SECONDS.len()] = in_billionths(SECONDS);
 const PART_BILLIONTHS: [u64; PARTS.len()] = in_billionths(PARTS);
 
 #[expect(
@@ -120,11 +120,11 @@ const fn in_billionths<const N: usize>(bounds: &[f64]) -> [u64; N] {
 
 /// Without the 128 bits of `Duration::as_nanos`.
 #[inline]
-fn nanos(span: Duration) -> u64 {
+pub(super) fn nanos(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(span.subsec_nanos()))
 }
 
-type Times = Buckets<TIMES>;
+pub(super) type Times = Buckets<TIMES>;
 
 /// What is told apart by class.
 #[derive(Debug, Default)]

@@ -22,6 +22,8 @@ mod counts;
 mod places;
 mod table;
 mod text;
+#[cfg(feature = "twophase")]
+mod two_phase;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +33,9 @@ use lockkeeper_core::observe::{Event, Observer, Source};
 
 use counts::{Counts, OTHER, OfLocker};
 pub use table::{
-    ABANDONED, ACQUIRE, FAULTS, FENCES_REFUSED, HELD, HOLD, Kind, LOST, MARGIN, METERS, Meter, PARTS,
-    RENEWALS, Reading, SECONDS, STORE, WAIT, WAITING, bounds, readings,
+    ABANDONED, ACQUIRE, DAMAGED, FAULTS, FENCES_REFUSED, HELD, HOLD, IN_DOUBT, IN_DOUBT_AGE, Kind, LOST,
+    MARGIN, METERS, Meter, PARTS, RENEWALS, Reading, SECONDS, STORE, TWO_PHASE, TWO_PHASE_METERS, WAIT,
+    WAITING, bounds, readings,
 };
 pub use text::{Series, Snapshot, Value};
 
@@ -50,6 +53,8 @@ type Classify = Arc<dyn for<'a> Fn(&'a Key) -> &'a str + Send + Sync>;
 pub struct Meters {
     lockers: Arc<Mutex<Vec<Arc<Counts>>>>,
     classify: Option<Classify>,
+    #[cfg(feature = "twophase")]
+    two_phase: Arc<two_phase::TwoPhaseCounts>,
 }
 
 impl fmt::Debug for Meters {
@@ -85,7 +90,7 @@ impl Meters {
     /// # }
     /// ```
     pub fn by_class(classify: impl for<'a> Fn(&'a Key) -> &'a str + Send + Sync + 'static) -> Self {
-        Meters { lockers: Arc::default(), classify: Some(Arc::new(classify)) }
+        Meters { classify: Some(Arc::new(classify)), ..Meters::default() }
     }
 
     /// Meters that tell keys apart by what stands before the first `end`: `orders/42` is of the class `orders`. Keys without
@@ -112,6 +117,8 @@ impl Meters {
         for it in &lockers {
             it.series(&mut series);
         }
+        #[cfg(feature = "twophase")]
+        self.two_phase.series(&mut series);
         Snapshot { series }
     }
 

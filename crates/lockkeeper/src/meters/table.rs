@@ -156,7 +156,41 @@ pub const FENCES_REFUSED: Meter = Meter::new(
     "Late writes that a checker of fences refused, as told by `Locker::observe_fenced`.",
 );
 
-/// All meters.
+/// How long callers of `commit` took to get an answer, by its outcome. How many there were is its count.
+pub const TWO_PHASE: Meter = Meter::new(
+    Histogram,
+    "lockkeeper.twophase.duration",
+    &["outcome"],
+    "How long two-phase commits took until their callers had an answer.",
+)
+.seconds();
+/// Branches in doubt at each participant.
+pub const IN_DOUBT: Meter = Meter::new(
+    Gauge,
+    "lockkeeper.twophase.in_doubt",
+    &["participant"],
+    "Transactions with a branch at this participant that are not finished, when somebody looked last.",
+);
+/// How old the oldest of what is in doubt is.
+pub const IN_DOUBT_AGE: Meter = Meter::new(
+    Gauge,
+    "lockkeeper.twophase.in_doubt.age.max",
+    &[],
+    "How long ago the oldest unfinished transaction was begun, when somebody looked last.",
+)
+.seconds();
+/// Branches that did the opposite of what was decided.
+pub const DAMAGED: Meter = Meter::new(
+    Gauge,
+    "lockkeeper.twophase.damaged",
+    &["participant"],
+    "Branches that did the opposite of what was decided, as the log remembers them.",
+);
+
+/// The meters of two-phase commit. They have no `store` and no `locker`.
+pub const TWO_PHASE_METERS: &[Meter] = &[TWO_PHASE, IN_DOUBT, IN_DOUBT_AGE, DAMAGED];
+
+/// All meters of locks.
 pub const METERS: &[Meter] =
     &[ACQUIRE, WAIT, HOLD, HELD, WAITING, MARGIN, RENEWALS, LOST, FAULTS, ABANDONED, STORE, FENCES_REFUSED];
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::table::{Kind, METERS, Meter};
+use super::table::{Kind, METERS, Meter, TWO_PHASE_METERS};
 
 /// What a series shows.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,7 +99,7 @@ impl Snapshot {
     /// The text.
     pub fn openmetrics(&self) -> String {
         let mut out = String::new();
-        for meter in METERS {
+        for meter in METERS.iter().chain(TWO_PHASE_METERS) {
             let mut ours = self.series.iter().filter(|it| it.meter.name == meter.name).peekable();
             if ours.peek().is_some() {
                 head(&mut out, meter);
@@ -149,6 +149,9 @@ fn lines(out: &mut String, series: &Series) {
 }
 
 fn braced(labels: &[(&'static str, String)], bound: Option<&str>) -> String {
+    if labels.is_empty() && bound.is_none() {
+        return String::new();
+    }
     let own = labels.iter().map(|it| format!("{}=\"{}\"", it.0, escaped(&it.1)));
     let all: Vec<String> = own.chain(bound.map(|it| format!("le=\"{it}\""))).collect();
     format!("{{{}}}", all.join(","))
