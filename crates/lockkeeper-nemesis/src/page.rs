@@ -57,7 +57,10 @@ fn total(sections: &BTreeMap<usize, String>) -> String {
     let lines: Vec<&str> =
         sections.values().filter_map(|it| it.lines().rfind(|it| it.starts_with("`torture: "))).collect();
     let sum = |figure: &str| -> u64 {
-        let of = |line: &&str| line.trim_matches('`').split(' ').find_map(|it| it.strip_prefix(figure))?.parse().ok();
+        let of = |line: &&str| {
+            let value = line.trim_matches('`').split(' ').find_map(|it| it.strip_prefix(figure))?;
+            value.parse::<u64>().ok()
+        };
         lines.iter().filter_map(of).sum::<u64>()
     };
     let figures: Vec<String> = ["grants=", "G=", "E=", "F=", "orphans=", "late="]
@@ -119,6 +122,16 @@ fn section(verdict: &Verdict) -> String {
             reasons.push(format!("{fault}: exclusion is not promised, {reason}."));
         }
         text += &row(verdict, fault, &times);
+    }
+    let store = StoreName::named(&verdict.store);
+    for fault in Fault::ALL {
+        let struck = verdict.episodes.iter().any(|it| it.fault == fault.name());
+        if let Some(remark) = store.and_then(|it| fault.remark(it)).filter(|_| struck) {
+            reasons.push(format!("{}: {remark}.", fault.name()));
+        }
+        if let Some(reason) = store.and_then(|it| fault.left_out(it)) {
+            reasons.push(format!("{}: not struck here, because {reason}.", fault.name()));
+        }
     }
     if !reasons.is_empty() {
         let _ = write!(text, "\n{}\n", reasons.join("\n\n"));
@@ -199,7 +212,10 @@ mod tests {
             it
         };
         let page = renewed("", &[with("redis", 30, 12), with("sqlite", 5, 0)]);
-        assert!(page.contains("over the 2 sections below: `grants=47 G=0 E=0 F=0 orphans=0 late=0`"), "{page}");
+        assert!(
+            page.contains("over the 2 sections below: `grants=47 G=0 E=0 F=0 orphans=0 late=0`"),
+            "{page}"
+        );
         assert!(page.contains("42 grants: 30 from the store, 0 handed on within a process"), "{page}");
         assert!(page.contains("12 taken again warm. Nobody"), "{page}");
         // Also if only one of them was run again.

@@ -26,7 +26,14 @@ impl Log {
         Ok(Log(OpenOptions::new().create_new(true).append(true).open(path)?))
     }
 
-    pub(crate) fn had(&self, id: u64, load: (u32, u32), span: (Moment, Moment), how: &str, keys: &[(String, u64)]) {
+    pub(crate) fn had(
+        &self,
+        id: u64,
+        load: (u32, u32),
+        span: (Moment, Moment),
+        how: &str,
+        keys: &[(String, u64)],
+    ) {
         let keys: Vec<String> = keys.iter().map(|(key, fence)| format!("{key}={fence}")).collect();
         let ((weight, capacity), keys) = (load, keys.join(","));
         let (asked, from) = (span.0.as_nanos(), span.1.as_nanos());

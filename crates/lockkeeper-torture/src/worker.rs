@@ -57,14 +57,7 @@ impl Job {
         let (ttl, storm) = (self.ttl.as_millis(), self.storm_ttl.as_millis());
         format!(
             "{}\t{folder}\t{witness}\t{}\t{ttl}\t{storm}\t{}\t{}\t{}\t{}\t{}\t{}\n",
-            self.name,
-            self.prefix,
-            self.tasks,
-            self.place,
-            self.of,
-            self.gentle,
-            self.seed,
-            self.url
+            self.name, self.prefix, self.tasks, self.place, self.of, self.gentle, self.seed, self.url
         )
     }
 
@@ -75,7 +68,8 @@ impl Job {
 
     fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.trim_end_matches('\n').splitn(12, '\t').collect();
-        let [name, folder, witness, prefix, ttl, storm, tasks, place, of, gentle, seed, url] = words[..] else {
+        let [name, folder, witness, prefix, ttl, storm, tasks, place, of, gentle, seed, url] = words[..]
+        else {
             return None;
         };
         Some(Job {
