@@ -13,6 +13,7 @@ fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
         store,
         program: env!("CARGO_BIN_EXE_lockkeeper-nemesis").into(),
         span: Duration::MAX,
+        whole: false,
         seed: SEED,
         faults: Some(faults.to_vec()),
     };
