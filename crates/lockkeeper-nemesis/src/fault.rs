@@ -216,7 +216,7 @@ impl Fault {
     pub(crate) fn remark(self, store: StoreName) -> Option<&'static str> {
         match (self, store) {
             (Fault::NetDuplicate, StoreName::Etcd | StoreName::ZooKeeper) => Some(
-                "a take that arrives once more after its own release is granted to nobody, and on this store for as long as its process lives, because it hangs on the session of the process. So the processes are killed and replaced afterwards. TLS keeps others from repeating what was said",
+                "a take that arrives once more after its own release is granted to nobody, and on this store until its process takes the lock again or ends, because it hangs on the session of the process. So the processes are killed and replaced afterwards. TLS keeps others from repeating what was said",
             ),
             (Fault::NetDuplicate, it) if self.applies(it) && !it.by_session() => {
                 Some("a take that arrives once more after its own release is granted to nobody for its ttl")

@@ -32,7 +32,7 @@ fn sqlite() -> Result<(), Trouble> {
 fn redis() -> Result<(), Trouble> {
     torture(
         StoreName::Redis,
-        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay],
+        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay, Fault::DiskFull],
     )
 }
 
@@ -53,7 +53,7 @@ fn postgres() -> Result<(), Trouble> {
 
 #[test]
 fn mariadb() -> Result<(), Trouble> {
-    torture(StoreName::MariaDb, &[Fault::ServerStop, Fault::ClientKill])
+    torture(StoreName::MariaDb, &[Fault::ServerStop, Fault::ClientKill, Fault::NetDuplicate])
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn session_locks_of_mysql() -> Result<(), Trouble> {
 
 #[test]
 fn etcd() -> Result<(), Trouble> {
-    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop])
+    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop, Fault::NetDuplicate])
 }
 
 #[test]
