@@ -34,7 +34,7 @@ mod shown {
         processes: u16,
 
         /// How many tasks fight in each process
-        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=64))]
+        #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u16).range(1..=64))]
         tasks: u16,
 
         /// The ttl of the locks

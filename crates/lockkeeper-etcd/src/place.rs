@@ -35,6 +35,7 @@ use crate::linger;
 use crate::lower;
 use crate::session::Lease;
 use crate::store::Store;
+use crate::stray;
 use crate::wake::Watch;
 use crate::wire::{
     Answer as _, KeyValue, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, created_at,
@@ -219,13 +220,13 @@ impl EtcdPlace {
             return Ok((self.counter.is_some() || !look.blockers.is_empty()).then_some(look));
         }
         if !self.claim.patient {
-            return self.find_again(lease, &answer);
+            return self.find_again(lease, &answer).await;
         }
         let mut success = self.what_is_there(lease, None);
         success.push(self.nothing());
         let look = TxnRequest { success, ..TxnRequest::default() };
         let answer = connection.txn(look).await.map_err(|it| fault::from_status(TAKING, &it))?;
-        self.find_again(lease, &answer)
+        self.find_again(lease, &answer).await
     }
 
     /// A write that leaves no trace but goes through the log, so that a read beside it is not old.
@@ -239,7 +240,7 @@ impl EtcdPlace {
     }
 
     /// Our key is there already, or our lease is not what we thought, or a try found somebody.
-    fn find_again(&mut self, lease: &Lease, answer: &TxnResponse) -> Result<Option<Look>> {
+    async fn find_again(&mut self, lease: &Lease, answer: &TxnResponse) -> Result<Option<Look>> {
         let found = |at| answer.range(at).map(|it| it.kvs.first()).ok_or_else(|| fault::garbled(TAKING));
         let Some(marker) = found(1)? else {
             lease.proof.lose();
@@ -247,7 +248,10 @@ impl EtcdPlace {
         };
         lease.set_epoch(marker.mod_revision);
         if let Some(own) = found(0)? {
-            if own.lease == lease.id {
+            if own.lease == lease.id && load(own) != Some(self.claim.load) {
+                let removed = stray::remove_one(&self.store.connection, own).await;
+                removed.map_err(|it| fault::from_status(TAKING, &it))?;
+            } else if own.lease == lease.id {
                 self.revision = Some(own.create_revision);
                 // Another place of this process may have been told of this very grant.
                 self.counter = self.store.grants.recall(self.claim.id, own.create_revision);

@@ -1,5 +1,5 @@
-//! Strays: keys under a lease of ours that no place of ours stands for. They come back with a snapshot that is restored,
-//! and as long as the lease lived nobody else would remove them.
+//! Strays: keys under a lease of ours that no place of ours stands for. They come back with a snapshot that is restored, or
+//! with a request that is said twice, and as long as the lease lived nobody else would remove them.
 
 use bytes::Bytes;
 use tonic::Status;
@@ -7,7 +7,7 @@ use tonic::Status;
 use crate::connection::Connection;
 use crate::session::Lease;
 use crate::wire::lease_client::LeaseClient;
-use crate::wire::{LeaseTimeToLiveRequest, TxnRequest, delete};
+use crate::wire::{KeyValue, LeaseTimeToLiveRequest, TxnRequest, created_at, delete};
 
 /// Remove what is under the lease and is not ours any more. To be done after a new connection: no store is restored
 /// without ending all of them.
@@ -24,6 +24,17 @@ pub(crate) async fn remove(connection: &Connection, lease: &Lease) -> Result<(),
         removed?;
     }
     Ok(())
+}
+
+/// Remove a key that has the name of a place of ours and was never written by it: a late copy of what another said that had
+/// the name before, sent once more by the network. It weighs what that other weighed.
+pub(crate) async fn remove_one(connection: &Connection, found: &KeyValue) -> Result<(), Status> {
+    let txn = TxnRequest {
+        compare: vec![created_at(&found.key, found.create_revision)],
+        success: vec![delete(&found.key)],
+        failure: Vec::new(),
+    };
+    connection.txn(txn).await.map(drop)
 }
 
 /// The line of a key of ours, and the number of its name.

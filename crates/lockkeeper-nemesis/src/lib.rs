@@ -8,6 +8,7 @@
 //! ```
 
 mod fault;
+mod full;
 mod page;
 mod run;
 mod site;

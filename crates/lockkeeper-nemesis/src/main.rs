@@ -117,6 +117,8 @@ impl Wish {
                 store: *store,
                 program: std::env::current_exe()?,
                 span: self.span,
+                // The page has a row for each.
+                whole: self.page.is_some(),
                 seed: self.seed,
                 faults: self
                     .faults

@@ -39,6 +39,7 @@ fn renewed(old: &str, verdicts: &[Verdict]) -> String {
         }
     }
     let mut text = introduction();
+    let _ = writeln!(text, "\n{}", total(&sections));
     for section in sections.values() {
         let _ = writeln!(text, "{HEADING}{section}");
     }
@@ -51,12 +52,31 @@ fn place_of(heading: &str) -> Option<usize> {
     stores.or((heading == MUTANTS).then_some(StoreName::ALL.len()))
 }
 
+/// The last lines of all sections in one.
+fn total(sections: &BTreeMap<usize, String>) -> String {
+    let lines: Vec<&str> =
+        sections.values().filter_map(|it| it.lines().rfind(|it| it.starts_with("`torture: "))).collect();
+    let sum = |figure: &str| -> u64 {
+        let of = |line: &&str| {
+            let value = line.trim_matches('`').split(' ').find_map(|it| it.strip_prefix(figure))?;
+            value.parse::<u64>().ok()
+        };
+        lines.iter().filter_map(of).sum::<u64>()
+    };
+    let figures: Vec<String> = ["grants=", "G=", "E=", "F=", "orphans=", "late="]
+        .iter()
+        .map(|it| format!("{it}{}", sum(it)))
+        .collect();
+    format!("**In all**, over the {} sections below: `{}`.", lines.len(), figures.join(" "))
+}
+
 fn introduction() -> String {
     let mut text = "\
 # Torture
 
-Written by `cargo xtask torture --write`, never by hand. Three processes with nine tasks each fight for mutexes, readers' and
-writers' locks, permits, pairs of locks and a leader's role on real servers, while faults are struck that a seed chooses. All
+Written by `cargo xtask torture --write`, never by hand. Three processes with eleven tasks each fight for mutexes, readers' and
+writers' locks, permits, pairs of locks and a leader's role on real servers, while faults are struck that a seed chooses. Two of the three
+keep locks [warm](guides/warm-locks.md) where the store can: each process has locks of its own, which the others visit now and then. All
 processes share one clock. Each writes down what it believes as it happens; a witness that no fault touches keeps the numbers
 that the locks protect. A store's section is renewed by its own run, so sections may come from different runs.
 
@@ -90,7 +110,7 @@ and paused processes, and 56 % of the writes to Redis with Sentinel under a part
 
 fn section(verdict: &Verdict) -> String {
     let mut text = format!("{}\n\nSeed {}, ", verdict.store, verdict.seed);
-    let _ = write!(text, "{} grants. Nobody waited longer than ", verdict.grants());
+    let _ = write!(text, "{} grants: {}. Nobody waited longer than ", verdict.grants(), ways(verdict));
     let _ = write!(text, "{} for one.\n\n", seconds(verdict.findings.longest_wait));
     text += "| fault | times | grants | G | E | F | refused | orphans | longest gap | lag |\n|---|---|---|---|---|---|---|---|---|---|\n";
     let mut reasons = Vec::new();
@@ -103,11 +123,33 @@ fn section(verdict: &Verdict) -> String {
         }
         text += &row(verdict, fault, &times);
     }
+    let store = StoreName::named(&verdict.store);
+    for fault in Fault::ALL {
+        let struck = verdict.episodes.iter().any(|it| it.fault == fault.name());
+        if let Some(remark) = store.and_then(|it| fault.remark(it)).filter(|_| struck) {
+            reasons.push(format!("{}: {remark}.", fault.name()));
+        }
+        if let Some(reason) = store.and_then(|it| fault.left_out(it)) {
+            reasons.push(format!("{}: not struck here, because {reason}.", fault.name()));
+        }
+    }
     if !reasons.is_empty() {
         let _ = write!(text, "\n{}\n", reasons.join("\n\n"));
     }
     let _ = write!(text, "\n`{verdict}`");
     text
+}
+
+/// How the guards came, in words.
+fn ways(verdict: &Verdict) -> String {
+    const WAYS: [(&str, &str); 4] = [
+        ("store", "from the store"),
+        ("hand-on", "handed on within a process"),
+        ("joined", "to readers who joined others of their process"),
+        ("warm", "taken again warm"),
+    ];
+    let of = |way: &str| verdict.findings.came.get(way).copied().unwrap_or(0);
+    WAYS.map(|(way, words)| format!("{} {words}", of(way))).join(", ")
 }
 
 fn row(verdict: &Verdict, fault: &str, times: &[&Episode]) -> String {
@@ -159,5 +201,25 @@ mod tests {
         assert_eq!((newer.matches("Seed 8").count(), newer.matches("Seed 9").count()), (1, 1));
         assert!(newer.ends_with("kept\n"));
         assert_eq!(renewed(&newer, &[]), newer, "nothing grows");
+    }
+
+    #[test]
+    fn the_page_says_how_many_grants_there_were_in_all_and_how_they_came() {
+        let with = |store: &str, store_gave: usize, warm: u64| {
+            let mut it = verdict(store);
+            it.findings.grants = vec![1; store_gave + usize::try_from(warm).unwrap_or(0)];
+            it.findings.came = [("store".to_owned(), store_gave as u64), ("warm".to_owned(), warm)].into();
+            it
+        };
+        let page = renewed("", &[with("redis", 30, 12), with("sqlite", 5, 0)]);
+        assert!(
+            page.contains("over the 2 sections below: `grants=47 G=0 E=0 F=0 orphans=0 late=0`"),
+            "{page}"
+        );
+        assert!(page.contains("42 grants: 30 from the store, 0 handed on within a process"), "{page}");
+        assert!(page.contains("12 taken again warm. Nobody"), "{page}");
+        // Also if only one of them was run again.
+        let page = renewed(&page, &[with("redis", 100, 0)]);
+        assert!(page.contains("grants=105 G=0"), "{page}");
     }
 }

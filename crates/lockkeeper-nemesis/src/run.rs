@@ -25,6 +25,8 @@ pub struct Torture {
     pub program: PathBuf,
     /// After this no further fault is begun.
     pub span: Duration,
+    /// Unless it was not struck yet: every fault that applies is, however long it takes.
+    pub whole: bool,
     /// Names everything that is left to chance.
     pub seed: u64,
     /// Only these, each once and in this order; otherwise all that apply, in an order that the seed decides, again and
@@ -63,14 +65,17 @@ pub async fn run(torture: &Torture, say: &(dyn Fn(&str) + Sync)) -> Result<Verdi
     let until = Clock::boot().now().after(torture.span);
     let mut waiting = Vec::new();
     let mut listed = torture.faults.clone();
+    let mut times = 0;
     loop {
         if waiting.is_empty() {
+            times += 1;
             waiting = match &mut listed {
                 Some(all) => std::mem::take(all).into_iter().rev().collect(),
                 None => struggle.all(),
             };
         }
-        let over = torture.faults.is_none() && until <= Clock::boot().now();
+        let bound = torture.faults.is_none() && !(torture.whole && times == 1);
+        let over = bound && until <= Clock::boot().now();
         let Some(fault) = waiting.pop().filter(|_| !over) else { break };
         say(&format!("{}: {}", torture.store.name(), fault.name()));
         struggle.episode(fault, &mut site, &mut crew).await?;

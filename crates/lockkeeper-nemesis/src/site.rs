@@ -91,6 +91,7 @@ impl StoreName {
 
 /// The servers, their proxies, and where clients find them.
 pub(crate) struct Site {
+    pub(crate) store: StoreName,
     pub(crate) servers: Servers,
     pub(crate) proxies: Vec<Proxy>,
     /// By way of the proxies.
@@ -205,7 +206,7 @@ impl Site {
         if !servers.can_be_behind_proxies() {
             let (proxies, aside) = (Vec::new(), Vec::new());
             let url = direct.clone();
-            return Ok(Site { servers, proxies, url, aside, url_aside: None, direct, clock: 0 });
+            return Ok(Site { store, servers, proxies, url, aside, url_aside: None, direct, clock: 0 });
         }
         let (mut proxies, mut aside) = (Vec::new(), Vec::new());
         for node in servers.nodes() {
@@ -215,6 +216,6 @@ impl Site {
         let by =
             |proxies: &[Proxy]| servers.url(&proxies.iter().map(Proxy::address).collect::<Vec<_>>()) + mode;
         let (url, url_aside) = (by(&proxies), Some(by(&aside)));
-        Ok(Site { servers, proxies, url, aside, url_aside, direct, clock: 0 })
+        Ok(Site { store, servers, proxies, url, aside, url_aside, direct, clock: 0 })
     }
 }

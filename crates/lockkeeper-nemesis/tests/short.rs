@@ -13,6 +13,7 @@ fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
         store,
         program: env!("CARGO_BIN_EXE_lockkeeper-nemesis").into(),
         span: Duration::MAX,
+        whole: false,
         seed: SEED,
         faults: Some(faults.to_vec()),
     };
@@ -31,7 +32,7 @@ fn sqlite() -> Result<(), Trouble> {
 fn redis() -> Result<(), Trouble> {
     torture(
         StoreName::Redis,
-        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay],
+        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay, Fault::DiskFull],
     )
 }
 
@@ -52,7 +53,7 @@ fn postgres() -> Result<(), Trouble> {
 
 #[test]
 fn mariadb() -> Result<(), Trouble> {
-    torture(StoreName::MariaDb, &[Fault::ServerStop, Fault::ClientKill])
+    torture(StoreName::MariaDb, &[Fault::ServerStop, Fault::ClientKill, Fault::NetDuplicate])
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn session_locks_of_mysql() -> Result<(), Trouble> {
 
 #[test]
 fn etcd() -> Result<(), Trouble> {
-    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop])
+    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop, Fault::NetDuplicate])
 }
 
 #[test]

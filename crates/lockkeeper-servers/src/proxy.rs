@@ -9,12 +9,13 @@
 //! not learn that its peer has gone.
 //!
 //! What is the matter with a connection, not with a direction, has methods of its own: [`Proxy::forget_idle`] is the
-//! firewall that forgets quiet flows, [`Proxy::vanish`] the host that is no longer there. A [`BlackHole`] is a host
-//! that never was.
+//! firewall that forgets quiet flows, [`Proxy::vanish`] the host that is no longer there, [`Proxy::repeat`] the network
+//! that says twice what was said once. A [`BlackHole`] is a host that never was.
 
 mod flow;
 mod hole;
 mod lane;
+mod tape;
 
 pub use hole::BlackHole;
 
@@ -76,6 +77,8 @@ pub struct Counters {
     pub dropped: usize,
     /// Requests that were kept back.
     pub kept: usize,
+    /// Bytes that were said to the server once more.
+    pub repeated: usize,
 }
 
 /// A running proxy. Dropping it closes its port and all its connections.
@@ -184,6 +187,27 @@ impl Proxy {
     /// Forward what [`Proxy::keep_request`] kept back, also if its client has gone.
     pub fn let_go(&self) {
         self.shared.keeping.send_replace(false);
+    }
+
+    /// Keep what clients say on the connections that they make from now on, the first `max` bytes of each, for
+    /// [`Proxy::repeat`]. What was kept before is forgotten; `None` keeps nothing.
+    pub fn record(&self, max: Option<usize>) {
+        locked(&self.shared.tapes).record(max);
+    }
+
+    /// Say to the server once more what was kept since [`Proxy::record`], that of each connection on one of its own, all
+    /// at once. What the server answers is thrown away, and the rules do not matter. How many bytes the server took.
+    ///
+    /// # Cancel safety
+    /// If dropped, a part has been said.
+    pub async fn repeat(&self) -> usize {
+        let tapes = locked(&self.shared.tapes).all();
+        let mut all = JoinSet::new();
+        for tape in tapes {
+            let shared = Arc::clone(&self.shared);
+            all.spawn(async move { tape.repeat(&shared).await });
+        }
+        all.join_all().await.into_iter().sum()
     }
 
     /// Refuse new connections, as a host does on which nothing listens. Open ones stay.
@@ -295,6 +319,7 @@ struct Shared {
     idle_max: watch::Sender<Option<Duration>>,
     trap: Mutex<Option<(Kind, Vec<u8>)>>,
     keeping: watch::Sender<bool>,
+    tapes: Mutex<tape::Tapes>,
     counters: watch::Sender<Counters>,
 }
 
@@ -309,6 +334,7 @@ impl Shared {
             idle_max: watch::Sender::new(None),
             trap: Mutex::new(None),
             keeping: watch::Sender::new(false),
+            tapes: Mutex::default(),
             counters: watch::Sender::new(Counters::default()),
         }
     }

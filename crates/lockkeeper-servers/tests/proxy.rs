@@ -65,6 +65,20 @@ async fn is_unanswered(address: &str) -> bool {
     }
 }
 
+/// What is said on the next so many connections until they end. It is answered, and nobody who asked before may hear it.
+async fn hear_all(stage: &Stage, count: usize) -> Vec<String> {
+    let mut heard = Vec::new();
+    for _ in 0..count {
+        let (mut again, _) = stage.listener.accept().await.expect("the proxy dials");
+        again.write_all(b"unasked").await.expect("open");
+        let mut text = String::new();
+        again.read_to_string(&mut text).await.expect("it hangs up in good order");
+        heard.push(text);
+    }
+    heard.sort();
+    heard
+}
+
 async fn end_of(stream: &mut TcpStream) -> ErrorKind {
     stream.read_u8().await.expect_err("the connection ends").kind()
 }
@@ -362,4 +376,43 @@ async fn much_more_than_the_queue_holds_gets_through_a_delay() {
     server.read_to_end(&mut received).await.unwrap();
     writer.await.unwrap().unwrap();
     assert!(received == sent, "{} of {} bytes", received.len(), sent.len());
+}
+
+#[tokio::test]
+async fn what_was_said_is_said_once_more_on_connections_of_its_own() {
+    let stage = Stage::set().await;
+    let (mut before, mut server_before) = stage.connect().await;
+    pass(&mut before, &mut server_before, "kept by nobody").await;
+    stage.proxy.record(Some(10));
+    let ((mut one, mut server_one), (mut two, mut server_two)) =
+        (stage.connect().await, stage.connect().await);
+    pass(&mut one, &mut server_one, "one").await;
+    pass(&mut server_one, &mut one, "an answer").await;
+    pass(&mut one, &mut server_one, "more").await;
+    pass(&mut two, &mut server_two, "longer than ten bytes").await;
+
+    let repeat = stage.proxy.repeat();
+    let (said, heard) = tokio::join!(repeat, hear_all(&stage, 2));
+    assert_eq!(heard, ["longer tha", "onemore"]);
+    assert_eq!((said, stage.proxy.counters().repeated), (17, 17));
+    assert!(is_silent(&mut one).await && is_silent(&mut two).await);
+    // The connections themselves go on, and so does the tape: it can be played again, until it is forgotten.
+    pass(&mut one, &mut server_one, "!").await;
+    let (said, heard) = tokio::join!(stage.proxy.repeat(), hear_all(&stage, 2));
+    assert_eq!((said, heard), (18, vec!["longer tha".to_owned(), "onemore!".to_owned()]));
+    stage.proxy.record(None);
+    assert_eq!(stage.proxy.repeat().await, 0);
+}
+
+#[tokio::test]
+async fn a_real_server_does_what_it_is_told_once_more() {
+    let server = Redis::start(RedisOptions::default()).await.expect("a server");
+    let proxy = Proxy::start(server.port()).await.expect("a proxy");
+    proxy.record(Some(1 << 16));
+    let mut client = RespClient::connect(proxy.port()).await.expect("open");
+    for count in 1..=3 {
+        assert_eq!(client.command(&["INCR", "counter"]).await.expect("an answer").int(), Some(count));
+    }
+    assert_ne!(proxy.repeat().await, 0);
+    assert_eq!(client.command(&["GET", "counter"]).await.expect("an answer").text(), "6");
 }

@@ -12,6 +12,8 @@ use crate::keys;
 pub struct Findings {
     /// Guards that were given, with the moment of each.
     pub grants: Vec<u64>,
+    /// How many of them came in which way.
+    pub came: BTreeMap<String, u64>,
     /// Moments at which guards were valid that do not fit together.
     pub overlaps: Vec<(u64, String)>,
     /// Grants whose fence is not larger than that of one before.
@@ -28,6 +30,7 @@ pub fn check(history: &History, paused: &[(String, Range<u64>)]) -> Findings {
     let mut found = Findings::default();
     for it in &history.beliefs {
         found.grants.push(it.from);
+        *found.came.entry(it.how.clone()).or_default() += 1;
         found.longest_wait = found.longest_wait.max(it.from.saturating_sub(it.asked));
     }
     found.grants.sort_unstable();
@@ -171,6 +174,7 @@ mod tests {
     fn belief(key: &str, fence: u64, load: (u32, u32), [asked, from, sure]: [u64; 3]) -> Belief {
         Belief {
             who: ("w".to_owned(), fence),
+            how: "store".to_owned(),
             keys: vec![(key.to_owned(), fence)],
             weight: load.0,
             capacity: load.1,

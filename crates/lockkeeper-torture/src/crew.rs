@@ -38,12 +38,14 @@ pub struct Plan {
     pub ttl: Duration,
     /// Of those that are asked for in a storm of cancellations: long, so that what is left behind is seen.
     pub storm_ttl: Duration,
+    /// Whether every round has a pause, for the sake of others who use the store.
+    pub gentle: bool,
     /// Names everything that is left to chance.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Three processes with nine tasks each, and locks of two seconds.
+    /// Three processes with eleven tasks each, and locks of two seconds. The lockers of all but the last keep locks warm.
     pub fn new(program: PathBuf, url: &str, prefix: &str, seed: u64) -> Self {
         Plan {
             program,
@@ -51,9 +53,10 @@ impl Plan {
             aside: None,
             prefix: prefix.to_owned(),
             processes: 3,
-            tasks: 9,
+            tasks: 11,
             ttl: Duration::from_secs(2),
             storm_ttl: Duration::from_secs(120),
+            gentle: false,
             seed,
         }
     }
@@ -242,6 +245,9 @@ impl Crew {
             ttl: self.plan.ttl,
             storm_ttl: self.plan.storm_ttl,
             tasks: self.plan.tasks,
+            place: index,
+            of: self.plan.processes,
+            gentle: self.plan.gentle,
             seed: self.dice.draw(),
             url: aside.unwrap_or_else(|| self.plan.url.clone()),
         };

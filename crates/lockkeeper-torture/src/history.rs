@@ -18,6 +18,8 @@ pub struct Belief {
     pub weight: u32,
     /// How much there is.
     pub capacity: u32,
+    /// How it came: from the `store`, by a `hand-on` in its process, `warm` again after it was idle, or `joined`.
+    pub how: String,
     /// When the caller asked.
     pub asked: u64,
     /// When it had the guard.
@@ -92,7 +94,7 @@ impl History {
 
 fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
     let words: Vec<&str> = rest.split(' ').collect();
-    let [weight, capacity, asked, from, keys] = words[..] else { return None };
+    let [weight, capacity, asked, from, how, keys] = words[..] else { return None };
     let key =
         |it: &str| it.rsplit_once('=').and_then(|(key, fence)| Some((key.to_owned(), fence.parse().ok()?)));
     Some(Belief {
@@ -100,6 +102,7 @@ fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
         keys: keys.split(',').map(key).collect::<Option<_>>()?,
         weight: weight.parse().ok()?,
         capacity: capacity.parse().ok()?,
+        how: how.to_owned(),
         asked: asked.parse().ok()?,
         from: from.parse().ok()?,
         sure: None,
@@ -115,7 +118,7 @@ mod tests {
     #[test]
     fn what_a_worker_writes_is_read_back_and_half_a_line_is_left_out() {
         let mut history = History::default();
-        let text = "had 1 1 1 10 20 p/hot=7\nsure 1 25\nfailed cancelled\nhad 2 1 3 30 40 p/a=8,p/b=9\n\
+        let text = "had 1 1 1 10 20 store p/hot=7\nsure 1 25\nfailed cancelled\nhad 2 1 3 30 40 warm p/a=8,p/b=9\n\
                     sure 1 30\ntold 1 31\nend 1\nlate 2 it says so\nsure 2 4";
         history.add("w", text).unwrap();
         let [one, two] = &history.beliefs[..] else { panic!("{history:?}") };
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_line_that_no_worker_writes_is_an_error() {
-        for text in ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 k=1\nsure 1 x\n"] {
+        for text in ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 store k=1\nsure 1 x\n"] {
             assert!(History::default().add("w", text).is_err(), "{text}");
         }
     }

@@ -14,6 +14,11 @@ pub(crate) const PERMITS_OF: u32 = 3;
 pub(crate) const ROOM: u32 = 1000;
 /// Locks that are taken alone and by twos.
 const COOL: u64 = 3;
+/// Locks that one process takes again and again, and others now and then: for each process so many.
+const OWN: u64 = 3;
+/// One round in so many goes to a lock of another process. Rare enough that a lock mostly is taken again before it is
+/// recalled; otherwise its process would stop keeping it for half a minute.
+const VISITS: u64 = 150;
 /// Locks that are asked for and given up.
 const STORM: u64 = 3;
 
@@ -27,13 +32,15 @@ pub(crate) enum Kind {
     Write,
     Permits,
     Lead,
+    /// Stays with its process where the store and the locker keep locks warm.
+    Own,
 }
 
 impl Kind {
     /// What the task with this number asks for. Each keeps to its own, so that a lock which is held for long keeps only
     /// those from their work who want it.
     pub(crate) fn draw(task: u64, dice: &mut Dice) -> Self {
-        match (task % 9, dice.below(3)) {
+        match (task % 11, dice.below(3)) {
             (0 | 1, _) => Kind::Hot,
             (2, 0) => Kind::Two,
             (2, _) => Kind::Cool,
@@ -41,26 +48,32 @@ impl Kind {
             (3 | 4, _) => Kind::Read,
             (5, 0 | 1) => Kind::Write,
             (6 | 7, _) => Kind::Permits,
+            // Two, so that an idle lock is also taken by another task than the one that left it.
+            (9 | 10, _) => Kind::Own,
             (_, 0) => Kind::Lead,
             (_, 1) => Kind::Read,
             _ => Kind::Cool,
         }
     }
 
-    /// Its name in the store.
-    pub(crate) fn key(self, prefix: &str, dice: &mut Dice) -> String {
+    /// Its name in the store, for the process at this place of so many.
+    pub(crate) fn key(self, prefix: &str, (place, of): (usize, usize), dice: &mut Dice) -> String {
         match self {
             Kind::Hot => format!("{prefix}hot"),
             Kind::Cool | Kind::Two => format!("{prefix}cool-{}", dice.below(COOL)),
             Kind::Read | Kind::Write => format!("{prefix}room"),
             Kind::Permits => format!("{prefix}{PERMITS}"),
             Kind::Lead => format!("{prefix}lead"),
+            Kind::Own => {
+                let whose = if dice.below(VISITS) == 0 { dice.index(of) } else { place };
+                format!("{prefix}own-{whose}-{}", dice.below(OWN))
+            }
         }
     }
 
     /// The other of two.
     pub(crate) fn other(prefix: &str, dice: &mut Dice) -> String {
-        Kind::Cool.key(prefix, dice)
+        Kind::Cool.key(prefix, (0, 1), dice)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The file into which a worker writes what it believes, line by line, as it happens: one that is killed leaves it.
 //!
 //! ```text
-//! had ID WEIGHT CAPACITY ASKED FROM KEY=FENCE[,KEY=FENCE]   a guard was given
-//! sure ID AT                                               it was valid at AT, for certain
-//! told ID AT                                               it was told that it is lost
-//! late ID WORDS                                            what it was told does not fit what it says
-//! end ID                                                   given back, dropped or lost
-//! failed WORD                                              a request that ended without a guard
+//! had ID WEIGHT CAPACITY ASKED FROM HOW KEY=FENCE[,KEY=FENCE]   a guard was given
+//! sure ID AT                                                   it was valid at AT, for certain
+//! told ID AT                                                   it was told that it is lost
+//! late ID WORDS                                                what it was told does not fit what it says
+//! end ID                                                       given back, dropped or lost
+//! failed WORD                                                  a request that ended without a guard
 //! ```
 //! Times are nanoseconds of the clock that all processes share.
 
@@ -26,11 +26,18 @@ impl Log {
         Ok(Log(OpenOptions::new().create_new(true).append(true).open(path)?))
     }
 
-    pub(crate) fn had(&self, id: u64, load: (u32, u32), asked: Moment, from: Moment, keys: &[(String, u64)]) {
+    pub(crate) fn had(
+        &self,
+        id: u64,
+        load: (u32, u32),
+        span: (Moment, Moment),
+        how: &str,
+        keys: &[(String, u64)],
+    ) {
         let keys: Vec<String> = keys.iter().map(|(key, fence)| format!("{key}={fence}")).collect();
         let ((weight, capacity), keys) = (load, keys.join(","));
-        let (asked, from) = (asked.as_nanos(), from.as_nanos());
-        self.line(format_args!("had {id} {weight} {capacity} {asked} {from} {keys}"));
+        let (asked, from) = (span.0.as_nanos(), span.1.as_nanos());
+        self.line(format_args!("had {id} {weight} {capacity} {asked} {from} {how} {keys}"));
     }
 
     pub(crate) fn sure(&self, id: u64, at: Moment) {

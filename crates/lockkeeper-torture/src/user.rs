@@ -36,14 +36,14 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Three processes with nine tasks each and locks of five seconds; the user has half a minute.
+    /// Three processes with eleven tasks each and locks of five seconds; the user has half a minute.
     pub fn new(program: PathBuf, url: &str, shown: &str, seed: u64) -> Self {
         Wish {
             program,
             url: url.to_owned(),
             shown: shown.to_owned(),
             processes: 3,
-            tasks: 9,
+            tasks: 11,
             ttl: Duration::from_secs(5),
             span: Duration::from_secs(30),
             seed,
@@ -127,6 +127,7 @@ pub async fn torture(
     let prefix = format!("lockkeeper-torture-{:016x}/", wish.seed);
     let mut plan = Plan::new(wish.program.clone(), &wish.url, &prefix, wish.seed);
     (plan.processes, plan.tasks, plan.ttl, plan.storm_ttl) = (wish.processes, wish.tasks, wish.ttl, wish.ttl);
+    plan.gentle = true;
     let mut crew = Crew::start(plan).await?;
     let missing = crew.served(HANG).await;
     if !missing.is_empty() {

@@ -17,8 +17,10 @@ use crate::Trouble;
 use crate::calls::Calls;
 use crate::dice::Dice;
 use crate::grip::Grip;
+use crate::how::How;
 use crate::keys::{self, Kind};
 use crate::log::Log;
+use crate::pace::Pace;
 
 /// The hidden first argument that makes a program a worker.
 pub(crate) const WORKER: &str = "__torture_worker";
@@ -39,6 +41,11 @@ pub(crate) struct Job {
     pub(crate) ttl: Duration,
     pub(crate) storm_ttl: Duration,
     pub(crate) tasks: usize,
+    /// Its place among so many processes; whoever follows one that was killed has the same.
+    pub(crate) place: usize,
+    pub(crate) of: usize,
+    /// Whether every round has a pause.
+    pub(crate) gentle: bool,
     pub(crate) seed: u64,
     /// Last, because it may hold anything but a line's end.
     pub(crate) url: String,
@@ -49,14 +56,22 @@ impl Job {
         let (folder, witness) = (self.folder.display(), self.witness.display());
         let (ttl, storm) = (self.ttl.as_millis(), self.storm_ttl.as_millis());
         format!(
-            "{}\t{folder}\t{witness}\t{}\t{ttl}\t{storm}\t{}\t{}\t{}\n",
-            self.name, self.prefix, self.tasks, self.seed, self.url
+            "{}\t{folder}\t{witness}\t{}\t{ttl}\t{storm}\t{}\t{}\t{}\t{}\t{}\t{}\n",
+            self.name, self.prefix, self.tasks, self.place, self.of, self.gentle, self.seed, self.url
         )
     }
 
+    /// Those who keep locks warm and those who do not meet at the same locks.
+    fn is_warm(&self) -> bool {
+        self.place + 1 < self.of
+    }
+
     fn read(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.trim_end_matches('\n').splitn(9, '\t').collect();
-        let [name, folder, witness, prefix, ttl, storm, tasks, seed, url] = words[..] else { return None };
+        let words: Vec<&str> = line.trim_end_matches('\n').splitn(12, '\t').collect();
+        let [name, folder, witness, prefix, ttl, storm, tasks, place, of, gentle, seed, url] = words[..]
+        else {
+            return None;
+        };
         Some(Job {
             name: name.to_owned(),
             folder: folder.into(),
@@ -65,6 +80,9 @@ impl Job {
             ttl: Duration::from_millis(ttl.parse().ok()?),
             storm_ttl: Duration::from_millis(storm.parse().ok()?),
             tasks: tasks.parse().ok()?,
+            place: place.parse().ok()?,
+            of: of.parse().ok()?,
+            gentle: gentle.parse().ok()?,
             seed: seed.parse().ok()?,
             url: url.to_owned(),
         })
@@ -122,7 +140,8 @@ fn obey(orders: &watch::Sender<Mode>) {
 async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
     let clock = Clock::boot();
     let log = Arc::new(Log::create(&job.folder.join(format!("{}.history", job.name)))?);
-    let locker = open(&job.url, &clock).await?;
+    let how = How::default();
+    let locker = open(&job, &how, &clock).await?;
     let mut dice = Dice::seeded(job.seed);
     let mut tasks = JoinSet::new();
     for number in 0..job.tasks {
@@ -132,7 +151,10 @@ async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(),
             log: Arc::clone(&log),
             calls: Calls::to(&job.witness, &job.name).await?,
             dice: dice.fork(),
+            how: how.clone(),
+            pace: Pace::new(job.ttl, job.gentle),
             prefix: job.prefix.clone(),
+            place: (job.place, job.of),
             ttl: job.ttl,
             storm_ttl: job.storm_ttl,
             next: (number as u64) << 40,
@@ -149,12 +171,13 @@ async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(),
 }
 
 /// Its server may be down just now.
-async fn open(url: &str, clock: &Clock) -> Result<Locker> {
+async fn open(job: &Job, how: &How, clock: &Clock) -> Result<Locker> {
     let until = clock.now().after(HANG);
     loop {
-        match lockkeeper::connect(url).await {
+        match lockkeeper::open(&job.url).await {
+            Ok(store) => return Ok(store.locker.warm(job.is_warm()).observer(how.clone()).build()),
             Err(error) if error.is_transient() && clock.now() < until => clock.sleep(REST).await,
-            done => return done,
+            Err(error) => return Err(error),
         }
     }
 }
@@ -165,7 +188,10 @@ struct Task {
     log: Arc<Log>,
     calls: Calls,
     dice: Dice,
+    how: How,
+    pace: Pace,
     prefix: String,
+    place: (usize, usize),
     ttl: Duration,
     storm_ttl: Duration,
     next: u64,
@@ -188,8 +214,9 @@ impl Task {
     /// Ask for a lock and go away, at any point of the way.
     async fn come_and_go(&mut self) -> std::result::Result<(), Trouble> {
         let key = keys::storm_key(&self.prefix, &mut self.dice);
-        let (request, patience) =
-            (self.locker.lock(&key).ttl(self.storm_ttl), self.dice.span(Duration::from_millis(20)));
+        // Cold, because it is looked whether anything stays.
+        let request = self.locker.lock(&key).ttl(self.storm_ttl).cold();
+        let patience = self.dice.span(Duration::from_millis(20));
         let until = self.clock.now().after(patience);
         match self.clock.within(until, Box::pin(request.into_future())).await {
             None => self.log.failed("cancelled"),
@@ -203,8 +230,9 @@ impl Task {
 
     async fn round(&mut self) -> std::result::Result<(), Trouble> {
         let drawn = Kind::draw(self.next >> 40, &mut self.dice);
-        let kind = if self.only_mutexes && drawn != Kind::Hot { Kind::Cool } else { drawn };
-        let mut names = vec![kind.key(&self.prefix, &mut self.dice)];
+        let alone = matches!(drawn, Kind::Hot | Kind::Own);
+        let kind = if self.only_mutexes && !alone { Kind::Cool } else { drawn };
+        let mut names = vec![kind.key(&self.prefix, self.place, &mut self.dice)];
         if kind == Kind::Two {
             names.push(Kind::other(&self.prefix, &mut self.dice));
             names.sort();
@@ -217,7 +245,7 @@ impl Task {
         let request = Box::pin(ask(&self.locker, kind, &names, weight, self.ttl));
         let grip = match self.clock.within(asked.after(patience), request).await {
             Some(Ok(grip)) => grip,
-            Some(Err(Error::Unsupported { .. })) if kind != Kind::Cool && kind != Kind::Hot => {
+            Some(Err(Error::Unsupported { .. })) if !matches!(kind, Kind::Cool | Kind::Hot | Kind::Own) => {
                 self.only_mutexes = true;
                 return Ok(());
             }
@@ -234,14 +262,19 @@ impl Task {
         self.next += 1;
         let id = self.next;
         let load = match kind {
-            Kind::Hot | Kind::Cool | Kind::Two | Kind::Lead => (1, 1),
+            Kind::Hot | Kind::Cool | Kind::Own | Kind::Two | Kind::Lead => (1, 1),
             Kind::Read => (1, keys::ROOM),
             Kind::Write => (keys::ROOM, keys::ROOM),
             Kind::Permits => (weight, keys::PERMITS_OF),
         };
         let held = grip.keys(&names);
-        self.log.had(id, load, asked, from, &held);
-        self.hold(id, grip, held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits)).await
+        let how = held.first().map_or("joined", |(key, fence)| self.how.came(key, *fence));
+        self.log.had(id, load, (asked, from), how, &held);
+        self.hold(id, grip, held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits)).await?;
+        if kind == Kind::Own {
+            self.clock.sleep(Pace::rest(&mut self.dice, self.ttl)).await;
+        }
+        Ok(())
     }
 
     /// Read under the lock, take a while, write if the guard still says that it may, and give it back.
@@ -255,7 +288,8 @@ impl Task {
             Some((key, fence)) => Some((key, *fence, self.calls.get(key, *fence).await?)),
             None => None,
         };
-        let span = self.span(matches!(grip, Grip::Beside(_)));
+        let shares = matches!(grip, Grip::Beside(_));
+        let span = self.pace.hold(self.clock.now(), shares, &mut self.dice);
         self.watch(id, &grip, span).await;
         // Half of them look once more before they write, the others trust that it went well. Also between the look and
         // the write a process may be stopped for as long as you like. Both is E, and must not become F.
@@ -311,17 +345,6 @@ impl Task {
         }
     }
 
-    /// Mostly short; now and then longer than the lock lasts without a renewal, so that faults hit holders.
-    /// Those who share stay a little longer, so that they meet.
-    fn span(&mut self, shares: bool) -> Duration {
-        match self.dice.below(1000) {
-            0..2 => self.dice.span(self.ttl * 3 / 2),
-            2..20 => self.dice.span(Duration::from_millis(50)),
-            _ if shares => self.dice.span(Duration::from_millis(8)),
-            _ => self.dice.span(Duration::from_millis(2)),
-        }
-    }
-
     fn given_back(&self, answer: Result<()>) {
         if let Err(error) = answer {
             self.log.failed(&format!("release: {}", word(&error)));
@@ -337,7 +360,7 @@ impl Task {
 async fn ask(locker: &Locker, kind: Kind, names: &[String], weight: u32, ttl: Duration) -> Result<Grip> {
     let name = &names[0];
     Ok(match kind {
-        Kind::Hot | Kind::Cool => Grip::Alone(locker.lock(name).ttl(ttl).await?),
+        Kind::Hot | Kind::Cool | Kind::Own => Grip::Alone(locker.lock(name).ttl(ttl).await?),
         Kind::Write => Grip::Alone(locker.write(name).ttl(ttl).await?),
         Kind::Read => Grip::Beside(locker.read(name).ttl(ttl).await?),
         Kind::Permits => Grip::Beside(locker.permits(name, weight, keys::PERMITS_OF).ttl(ttl).await?),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::Inspect;
+use lockkeeper_core::{Key, Load};
 use lockkeeper_etcd::{Etcd, EtcdPlace};
 use lockkeeper_servers::process::{KitError, eventually};
 use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
@@ -97,10 +97,53 @@ async fn its_own_process_waits_for_what_lingers_as_any_other_and_no_longer_than_
     is_free(&backend).await;
 }
 
+#[tokio::test]
+async fn what_is_said_once_more_after_its_release_is_not_taken_for_ours() {
+    let servers = Servers::start(1).await;
+    let proxy = Proxy::start(servers.first().port()).await.unwrap();
+    let backend = Etcd::connect(&format!("etcd://{}", proxy.address())).await.unwrap();
+    let other = Etcd::connect(&servers.url_of_all(TTL)).await.unwrap();
+    let some = |weight| claim("job", TTL).load(Load::new(weight, 3));
+    // The lease is there before: what makes it would void the rest if it were said once more.
+    let mut first = backend.enter(claim("first", TTL));
+    until_held(&mut first).await;
+    proxy.record(Some(1 << 20));
+    proxy.cut();
+    // Whoever finds the connection broken is unsure, and leaves so that nothing can come after it.
+    let mut second = backend.enter(claim("second", TTL));
+    until_held(&mut second).await;
+    let mut one = backend.enter(some(1));
+    until_held(&mut one).await;
+    one.leave().await.unwrap();
+    assert_ne!(proxy.repeat().await, 0);
+    assert_eq!(
+        servers.first().keys("lockkeeper/locks/job/").await.unwrap().len(),
+        1,
+        "it is there once more"
+    );
+
+    // The next of this process has its name, and weighs more.
+    let mut all = backend.enter(some(3));
+    until_held(&mut all).await;
+    let mut beside = other.enter(some(1));
+    assert!(matches!(beside.turn().await.unwrap(), Turn::Wait { .. }), "two are inside, and only one fits");
+    all.leave().await.unwrap();
+    until_held(&mut beside).await;
+    beside.leave().await.unwrap();
+    first.leave().await.unwrap();
+    second.leave().await.unwrap();
+    is_free(&other).await;
+}
+
 async fn until_held(place: &mut EtcdPlace) {
     let held = async {
-        while !matches!(place.turn().await.unwrap(), Turn::Held(_)) {
-            place.changed().await;
+        loop {
+            match place.turn().await {
+                Ok(Turn::Held(_)) => return,
+                Err(fault) if !fault.is_transient() => panic!("{fault}"),
+                Ok(_) => place.changed().await,
+                Err(_) => {}
+            }
         }
     };
     tokio::time::timeout(PATIENCE, held).await.unwrap();

@@ -13,6 +13,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 
 use super::flow::Flow;
+use super::tape::Tape;
 use super::{Direction, Kind, Rule, Shared};
 
 const CHUNK: usize = 16 * 1024;
@@ -49,6 +50,7 @@ pub(super) async fn connection(shared: Arc<Shared>, mut client: TcpStream) {
         drop(client.set_zero_linger());
         return;
     };
+    let tape = locked(&shared.tapes).begin();
     // Best effort: without it small packets come later, not wrong.
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let end = {
@@ -59,6 +61,7 @@ pub(super) async fn connection(shared: Arc<Shared>, mut client: TcpStream) {
             direction,
             flow: &flow,
             lose_reply: &lose_reply,
+            tape: tape.as_deref(),
             swallowing: false,
         };
         tokio::select! {
@@ -104,6 +107,8 @@ struct Lane<'a> {
     direction: Direction,
     flow: &'a Flow<'a>,
     lose_reply: &'a AtomicBool,
+    /// Where requests are kept.
+    tape: Option<&'a Tape>,
     swallowing: bool,
 }
 
@@ -174,6 +179,9 @@ impl Lane<'_> {
             Direction::ToClient => {}
         }
         let (bytes, cut) = self.allowance(bytes);
+        if let (Direction::ToServer, Some(tape)) = (self.direction, self.tape) {
+            tape.add(bytes);
+        }
         // A failure is not ours to tell: the reader of that socket sees it, and its own rule decides.
         if to.write_all(bytes).await.is_ok() {
             let length = bytes.len();
