@@ -231,16 +231,17 @@ async fn taking_turns(pair: &[Locker; 2], name: &str) -> Answer<(u64, Duration)>
 /// What is idle elsewhere, where the holder hears nothing: it gives it back by itself, when a third of its ttl is over.
 async fn deaf(server: &Redis) -> Answer<Row> {
     let (ttl, clock) = (Duration::from_secs(3), Clock::boot());
-    let proxy = Proxy::start(server.port()).await?;
-    let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
-    let (here, there) = (far.ttl(ttl).warm(true).build(), locker(&server.url(), false, 0).await?);
+    let there = locker(&server.url(), false, 0).await?;
     cycle(&there, "opened").await?;
     let mut waits = Vec::new();
     for nth in 0..DEAF {
-        let name = format!("deaf/{nth}");
-        proxy.set(Direction::ToClient, Rule::Pass);
-        proxy.cut();
-        let start = clock.now();
+        // Each is a process of its own, which opened its connections long before: what is cut would be opened anew, and is
+        // called by that.
+        let proxy = Proxy::start(server.port()).await?;
+        let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
+        let here = far.ttl(ttl).warm(true).build();
+        cycle(&here, &format!("opened/{nth}")).await?;
+        let (name, start) = (format!("deaf/{nth}"), clock.now());
         cycle(&here, &name).await?;
         proxy.set(Direction::ToClient, Rule::Drop);
         there.lock(&name).await?.release().await?;

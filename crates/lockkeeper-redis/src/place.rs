@@ -360,6 +360,10 @@ impl Place for RedisPlace {
         if self.asks == 0 || self.left {
             return Ok(());
         }
+        // Not even after a change of the connection, while this is repeated: it would be kept for nobody.
+        if let Some(bell) = &self.bell {
+            bell.give_back();
+        }
         self.store.leave(&self.errand(LEAVING), self.id.as_bytes(), self.doubt).await?;
         self.forget();
         Ok(())
