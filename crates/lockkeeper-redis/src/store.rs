@@ -187,8 +187,10 @@ impl Store {
         let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
         let call = Call { keys: &[errand.main], args: if doubt { &args } else { &args[..1] } };
         let desk = self.desk(errand.doing)?;
+        // Boxed, so that of many that wait for a script they share each is small.
+        let alone = || Box::pin(self.call(&desk, errand, script, &call));
         let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
-            return self.call(&desk, errand, script, &call).await.answer.map(drop);
+            return alone().await.answer.map(drop);
         };
         let road = desk.open_for_renewals();
         let way = Way { road: road.unwrap_or(&desk.commands), ..self.way(&desk, errand) };
@@ -197,8 +199,8 @@ impl Store {
         }
         let _under_way = bulk.begin();
         let asked = match road {
-            Some(road) => road.call(errand.doing, errand.tag, script, &call, way.patience).await,
-            None => self.call(&desk, errand, script, &call).await,
+            Some(road) => Box::pin(road.call(errand.doing, errand.tag, script, &call, way.patience)).await,
+            None => alone().await,
         };
         asked.answer.map(drop)
     }
