@@ -49,8 +49,19 @@ pub(crate) fn run(words: &[String]) -> Answer<()> {
     }
     let stores = if stores.is_empty() { STORES.to_vec() } else { stores };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let sheets: Answer<Vec<Sheet>> = stores.into_iter().map(|it| runtime.block_on(of_store(it))).collect();
-    Page { sheets: sheets? }.write(&page, &plot)
+    let (mut done, mut failed) = (Page { sheets: Vec::new() }, Vec::new());
+    for store in stores {
+        match runtime.block_on(of_store(store)) {
+            Ok(sheet) => done.sheets.push(sheet),
+            Err(error) => {
+                say(&format!("{}: {error}", store.name()));
+                failed.push(store.name());
+            }
+        }
+        // After each, so that what is known stays known.
+        done.write(&page, &plot)?;
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("without an answer: {}", failed.join(", ")).into()) }
 }
 
 async fn of_store(store: Store) -> Answer<Sheet> {

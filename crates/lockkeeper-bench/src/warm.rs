@@ -7,7 +7,8 @@ use lockkeeper::Locker;
 use lockkeeper_core::Clock;
 use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
 use lockkeeper_servers::{
-    Etcd, EtcdOptions, Postgres, PostgresOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
+    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions, Redis,
+    RedisOptions, ZooKeeper, ZooKeeperOptions,
 };
 
 use crate::measure::{beside_requests, median, per, quantile, rate};
@@ -42,7 +43,8 @@ pub(crate) fn run() -> Outcome {
                 .await?,
         ];
         rows.extend(turns(&url).await?);
-        rows.extend([tries(&url).await?, deaf(&redis).await?, walk(&url).await?, touched(&url).await?]);
+        rows.extend([tries(&url).await?, deaf(&redis).await?, killed(&redis).await?]);
+        rows.extend([walk(&url).await?, touched(&url).await?]);
         drop(redis);
         rows.extend(sql().await?);
         let etcd = Etcd::start(EtcdOptions::default()).await?;
@@ -77,11 +79,18 @@ async fn sql() -> Answer<Vec<Row>> {
         retake(&url, "SQLite: lock + unlock again, warm beside cold: how often more", 100.0).await?,
     ];
     let what = "SQLite: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
-    let (recall, hand_off, slow) = recalls(&url).await?;
-    let mut row = Row::of_times(what, (recall, hand_off), 30.0);
-    // As the plan has it: a time, not a ratio.
-    (row.ratio, row.note) = (recall.as_secs_f64() * 1e3, format!("99 %: {slow:.1?}"));
-    rows.push(row);
+    rows.push(recall_in_ms(&url, what, 30.0).await?);
+    let mariadb = MariaDb::start(MariaDbOptions::default()).await?;
+    let what = "MariaDB: lock + unlock again, warm beside cold: how often more";
+    rows.push(retake(&mariadb.url(), what, 100.0).await?);
+    let what = "MariaDB: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
+    rows.push(recall_in_ms(&mariadb.url(), what, 120.0).await?);
+    drop(mariadb);
+    let mysql = Mysql::start(MysqlOptions::default()).await?;
+    let what = "MySQL: lock + unlock again, warm beside cold: how often more";
+    rows.push(retake(&mysql.url(), what, 100.0).await?);
+    let what = "MySQL: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
+    rows.push(recall_in_ms(&mysql.url(), what, 120.0).await?);
     Ok(rows)
 }
 
@@ -138,6 +147,14 @@ async fn recall(url: &str, what: &'static str) -> Answer<Row> {
     let (recall, hand_off, slow) = recalls(url).await?;
     let mut row = Row::of_times(what, (recall, hand_off), 2.5);
     row.note = format!("99 %: {slow:.1?}");
+    Ok(row)
+}
+
+/// As the plan has it where nobody can be called, or only by a file: a time, not a ratio.
+async fn recall_in_ms(url: &str, what: &'static str, at_most: f64) -> Answer<Row> {
+    let (recall, hand_off, slow) = recalls(url).await?;
+    let mut row = Row::of_times(what, (recall, hand_off), at_most);
+    (row.ratio, row.note) = (recall.as_secs_f64() * 1e3, format!("99 %: {slow:.1?}"));
     Ok(row)
 }
 
@@ -231,16 +248,17 @@ async fn taking_turns(pair: &[Locker; 2], name: &str) -> Answer<(u64, Duration)>
 /// What is idle elsewhere, where the holder hears nothing: it gives it back by itself, when a third of its ttl is over.
 async fn deaf(server: &Redis) -> Answer<Row> {
     let (ttl, clock) = (Duration::from_secs(3), Clock::boot());
-    let proxy = Proxy::start(server.port()).await?;
-    let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
-    let (here, there) = (far.ttl(ttl).warm(true).build(), locker(&server.url(), false, 0).await?);
+    let there = locker(&server.url(), false, 0).await?;
     cycle(&there, "opened").await?;
     let mut waits = Vec::new();
     for nth in 0..DEAF {
-        let name = format!("deaf/{nth}");
-        proxy.set(Direction::ToClient, Rule::Pass);
-        proxy.cut();
-        let start = clock.now();
+        // Each is a process of its own, which opened its connections long before: what is cut would be opened anew, and is
+        // called by that.
+        let proxy = Proxy::start(server.port()).await?;
+        let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
+        let here = far.ttl(ttl).warm(true).build();
+        cycle(&here, &format!("opened/{nth}")).await?;
+        let (name, start) = (format!("deaf/{nth}"), clock.now());
         cycle(&here, &name).await?;
         proxy.set(Direction::ToClient, Rule::Drop);
         there.lock(&name).await?.release().await?;
@@ -251,6 +269,28 @@ async fn deaf(server: &Redis) -> Answer<Row> {
     let excess = longest.saturating_sub(ttl / 3);
     let mut row = Row::of_number(what, excess.as_secs_f64() * 1e3, Bound::AtMost(100.0));
     row.note = format!("in ms; {DEAF} times, {longest:.1?} at the longest with a ttl of {ttl:?}");
+    Ok(row)
+}
+
+/// What is given back by a process that is gone the next moment: idle it is held for the rest of its ttl, cold it is free.
+async fn killed(server: &Redis) -> Answer<Row> {
+    let (ttl, clock) = (Duration::from_secs(3), Clock::boot());
+    let there = locker(&server.url(), false, 0).await?;
+    cycle(&there, "opened").await?;
+    let mut waits = [Duration::ZERO; 2];
+    for (warm, wait) in [true, false].into_iter().zip(&mut waits) {
+        let proxy = Proxy::start(server.port()).await?;
+        let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
+        let (here, name) = (far.ttl(ttl).warm(warm).build(), format!("killed/{warm}"));
+        cycle(&here, &name).await?;
+        proxy.vanish().await?;
+        let start = clock.now();
+        there.lock(&name).await?.release().await?;
+        *wait = clock.now() - start;
+    }
+    let what = "Redis: what a process gave back that is killed right then, until another has it, beside cold; ratio: to the ttl";
+    let mut row = Row::of_times(what, (waits[0], waits[1]), 1.05);
+    row.ratio = waits[0].as_secs_f64() / ttl.as_secs_f64();
     Ok(row)
 }
 

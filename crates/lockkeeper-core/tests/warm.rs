@@ -229,6 +229,66 @@ async fn a_store_that_does_not_speak_to_holders_keeps_nothing() {
     assert!(!store.is_held("k").await);
 }
 
+/// A store that cannot call anybody; which keys were looked at is known.
+#[derive(Clone, Debug, Default)]
+struct LookedAt(Memory, Arc<Mutex<Vec<String>>>);
+
+struct LookingPlace(MemoryPlace, String, Arc<Mutex<Vec<String>>>);
+
+impl Backend for LookedAt {
+    type Place = LookingPlace;
+
+    fn profile(&self) -> Profile {
+        let mut profile = self.0.profile().looking();
+        profile.notifies = false;
+        profile
+    }
+
+    fn enter(&self, claim: Claim) -> LookingPlace {
+        let name = claim.key.to_string();
+        LookingPlace(self.0.enter(claim), name, self.1.clone())
+    }
+}
+
+impl Place for LookingPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        self.0.turn().await
+    }
+
+    async fn changed(&mut self) {
+        self.2.lock().unwrap().push(self.1.clone());
+        self.0.changed().await;
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        self.0.leave().await
+    }
+}
+
+#[tokio::test]
+async fn where_holders_must_look_only_idle_ones_do_and_they_give_back_what_is_wanted() {
+    let store = LookedAt::default();
+    let locker = || Locker::builder(store.clone()).ttl(HOUR).warm(true).build();
+    let (here, there) = (locker(), locker());
+    let held = here.lock("held").await.unwrap();
+    cycle(&here, "idle").await;
+    // Long enough for whoever holds to begin to listen, where it would.
+    Clock::boot().sleep(Duration::from_millis(50)).await;
+    let guard = tokio::time::timeout(HANG, async { there.lock("idle").await.unwrap() }).await.unwrap();
+    let looked_at = store.1.lock().unwrap().clone();
+    assert!(looked_at.iter().any(|it| it == "idle"), "it looks while it is idle");
+    assert!(
+        !looked_at.iter().any(|it| it == "held"),
+        "looks of a lock in use cost something and bring nothing"
+    );
+    assert_eq!(here.lines(), 1);
+    drop((held, guard));
+}
+
 #[tokio::test]
 async fn a_try_elsewhere_gets_what_is_idle_and_not_what_is_held() {
     let store = Counted::default();

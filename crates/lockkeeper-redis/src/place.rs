@@ -245,7 +245,10 @@ impl RedisPlace {
     /// line; whoever holds does it here. `true` if it hears from now on, and did not before.
     async fn begins_to_hear(&self) -> bool {
         let Some(ears) = self.desk.as_ref().and_then(|it| it.ears.as_ref()) else { return false };
-        !self.waiting && !ears.listens_to(self.tag) && ears.listen_to(LISTENING, self.tag).await.is_ok()
+        // Boxed: what only a cluster does would be in every lock that is held.
+        !self.waiting
+            && !ears.listens_to(self.tag)
+            && Box::pin(ears.listen_to(LISTENING, self.tag)).await.is_ok()
     }
 
     /// Listen for messages about this lock, if we do not yet.
@@ -359,6 +362,10 @@ impl Place for RedisPlace {
     async fn leave(&mut self) -> Result<()> {
         if self.asks == 0 || self.left {
             return Ok(());
+        }
+        // Not even after a change of the connection, while this is repeated: it would be kept for nobody.
+        if let Some(bell) = &self.bell {
+            bell.give_back();
         }
         self.store.leave(&self.errand(LEAVING), self.id.as_bytes(), self.doubt).await?;
         self.forget();

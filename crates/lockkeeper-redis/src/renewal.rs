@@ -59,6 +59,11 @@ impl Renewals {
         self.road.is_open()
     }
 
+    /// The way to the server, if it is open. A cluster has many.
+    pub(crate) fn open_road(&self) -> Option<&Road> {
+        Some(&self.road).filter(|it| matches!(it, Road::One(link) if link.is_open()))
+    }
+
     /// Open what a renewal of this tag will need.
     pub(crate) async fn prepare(&self, tag: u8) -> Result<(), Fault> {
         self.road.open("opening the connection for renewals", tag).await.map(drop)

@@ -187,14 +187,22 @@ impl Store {
         let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
         let call = Call { keys: &[errand.main], args: if doubt { &args } else { &args[..1] } };
         let desk = self.desk(errand.doing)?;
+        // Boxed, so that of many that wait for a script they share each is small.
+        let alone = || Box::pin(self.call(&desk, errand, script, &call));
         let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
-            return self.call(&desk, errand, script, &call).await.answer.map(drop);
+            return alone().await.answer.map(drop);
         };
-        if bulk.is_crowded() && bulk.leave(&self.way(&desk, errand), errand.main, *id).await.answer? {
+        let road = desk.open_for_renewals();
+        let way = Way { road: road.unwrap_or(&desk.commands), ..self.way(&desk, errand) };
+        if bulk.is_crowded() && bulk.leave(&way, errand.main, *id).await.answer? {
             return Ok(());
         }
         let _under_way = bulk.begin();
-        self.call(&desk, errand, script, &call).await.answer.map(drop)
+        let asked = match road {
+            Some(road) => Box::pin(road.call(errand.doing, errand.tag, script, &call, way.patience)).await,
+            None => alone().await,
+        };
+        asked.answer.map(drop)
     }
 
     /// Keep what this claim holds for the time that `kept` says. Whoever asks replicas asks them here, too.
@@ -322,6 +330,8 @@ impl Drop for Minding {
 async fn answer_alarms(store: Weak<Store>, alarm: Arc<Notify>) {
     loop {
         alarm.notified().await;
+        // Those who are idle were rung before us, and give back what we would renew.
+        tokio::task::yield_now().await;
         let Some(store) = store.upgrade() else { return };
         store.renew_all().await;
     }

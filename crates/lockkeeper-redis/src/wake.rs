@@ -64,6 +64,11 @@ impl Bell {
         (heard.holds, heard.lost) = (Some(holding), false);
     }
 
+    /// The claim gives back what it holds: nobody may renew it any more.
+    pub(crate) fn give_back(&self) {
+        locked(&self.heard).holds = None;
+    }
+
     /// The claim holds this no more, and asking will tell so.
     pub(crate) fn lose(&self) {
         {

@@ -7,8 +7,9 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::within;
+use common::{claim_of, held, within};
 use lockkeeper_core::Locker;
+use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{CooledBy, Event, Observer};
 use lockkeeper_redis::Redis;
@@ -141,4 +142,69 @@ async fn an_idle_lock_whose_recalls_are_lost_is_given_back_in_time_all_the_same(
     assert_eq!(*locked(&told.0), ["here has it", "here gives it back by itself", "there has it"]);
     assert!(guard.is_valid());
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_by_a_process_that_hears_nothing_any_more_is_free_at_once() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let deaf = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let here = Locker::builder(deaf).ttl(TTL).warm(true).build();
+    let there = Locker::builder(process(&server).await).ttl(TTL).build();
+    // The server knows all scripts from now on.
+    there.lock("first").await.unwrap().release().await.unwrap();
+    here.lock("k").await.unwrap().release().await.unwrap();
+    proxy.set(Direction::ToClient, Rule::Drop);
+    // Nothing of it can be heard, so nothing can be opened any more: what was open must do.
+    here.cool();
+    within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_given_back_is_not_renewed_when_a_connection_breaks() {
+    const SHORT: u64 = 1_000_000;
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let redis = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let (one, other) = (claim_of("kept", TTL, 1, 1), claim_of("left", TTL, 1, 1));
+    let id = other.id;
+    let mut places = [redis.enter(one), redis.enter(other)];
+    for place in &mut places {
+        held(place).await;
+    }
+    let mut names = Vec::new();
+    for name in server.command(&["KEYS", "*"]).await.unwrap().items().iter().map(servers::Value::text) {
+        if name != "lk:mark" {
+            server.command(&["PEXPIRE", &name, &SHORT.to_string()]).await.unwrap();
+            names.push(name);
+        }
+    }
+    let [kept, left] = places;
+    // Its request stays on the way, and the lock is there yet.
+    proxy.keep_request(id.as_bytes());
+    let leaving = tokio::spawn(async move {
+        let mut left = left;
+        left.leave().await
+    });
+    proxy.wait_for(|it| it.kept == 1).await.unwrap();
+    // What is held is renewed; the connection of the commands, which listens, is another and stays.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await.unwrap();
+    let renewed = async || {
+        let mut long = 0;
+        for name in &names {
+            let lives = server.command(&["PTTL", name]).await.unwrap().int().unwrap();
+            long += usize::from(i64::try_from(SHORT).unwrap() < lives);
+        }
+        long
+    };
+    within("the renewal of what is held", async {
+        while renewed().await == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(renewed().await, 1, "one is held, and one is being given back");
+    proxy.let_go();
+    leaving.await.unwrap().unwrap();
+    drop(kept);
 }

@@ -130,6 +130,17 @@ where
         assert!(!guard.is_valid());
         drop(guard);
     }
+    what_is_broken_while_idle_goes(here, there, ttl).await;
+}
+
+/// An idle lock that is broken is forgotten by its holder, quietly.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn what_is_broken_while_idle_goes<B>(here: &B, there: &B, ttl: Duration)
+where
+    B: Backend<Place: Place> + Inspect + Clone,
+{
     let locker = locker(here, ttl);
     cycle(&locker, "broken while idle").await;
     there.break_lock(&Key::new("broken while idle").unwrap()).await.unwrap();

@@ -1,6 +1,8 @@
 //! The operator's view: who holds what, who waits, what else stands there, and breaking a lock by hand.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lockkeeper_core::admission;
@@ -17,6 +19,9 @@ use crate::{ZooKeeper, doctor, fault};
 
 const LOOKING: &str = "looking at the locks";
 const BREAKING: &str = "breaking the lock";
+
+/// So many lines are looked at together.
+const LOOKED_AT: usize = 64;
 
 /// One claim as it lies in the store.
 struct Found {
@@ -152,6 +157,23 @@ fn session_in(data: &[u8]) -> Option<Duration> {
     text.lines().find_map(|it| it.strip_prefix("session=")?.parse().ok()).map(Duration::from_millis)
 }
 
+/// All of these at the same time, in their order.
+async fn together<T>(looks: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut looks: Vec<_> = looks.into_iter().map(|it| (Box::pin(it), None)).collect();
+    poll_fn(|cx| {
+        let mut all = Poll::Ready(());
+        for (look, seen) in looks.iter_mut().filter(|it| it.1.is_none()) {
+            match look.as_mut().poll(cx) {
+                Poll::Ready(info) => *seen = Some(info),
+                Poll::Pending => all = Poll::Pending,
+            }
+        }
+        all
+    })
+    .await;
+    looks.into_iter().filter_map(|it| it.1).collect()
+}
+
 impl Inspect for ZooKeeper {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let glass = self.glass(LOOKING).await?;
@@ -161,8 +183,12 @@ impl Inspect for ZooKeeper {
         keys.retain(|it| it.as_str().starts_with(prefix));
         keys.sort();
         let mut infos = Vec::new();
-        for key in keys {
-            infos.extend(self.info(&glass, key).await?);
+        // One after the other each would take two trips.
+        for some in keys.chunks(LOOKED_AT) {
+            let looks = some.iter().map(|key| self.info(&glass, key.clone()));
+            for info in together(looks.collect()).await {
+                infos.extend(info?);
+            }
         }
         Ok(infos)
     }

@@ -222,18 +222,23 @@ impl ZooKeeperPlace {
                 _ => return Ok(Next::Again),
             }
         }
-        for watch in asked {
-            match self.store.call(session, TAKING, watch).await? {
-                Ok((_, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
-                Err(_) => return Ok(Next::Again),
-            }
-        }
-        (self.watches, self.theirs) = (watches, look.theirs);
-        self.end = match look {
+        let end = match look {
             _ if self.is_alone() && look.ahead == 1 => End::LetsIn,
             _ if look.likely => End::MayLetIn,
             _ => End::SaysLittle,
         };
+        for watch in asked {
+            match self.store.call(session, TAKING, watch).await? {
+                Ok((_, watcher)) => watches.push(Watch::new(watcher, &self.store.events)),
+                // It has left since we looked, which is as good as being told so.
+                Err(Error::NoNode) if end == End::LetsIn => {
+                    self.wanted = true;
+                    return self.write(session).await;
+                }
+                Err(_) => return Ok(Next::Again),
+            }
+        }
+        (self.watches, self.theirs, self.end) = (watches, look.theirs, end);
         Ok(Next::Wait(look.ahead))
     }
 

@@ -58,8 +58,8 @@ pub(crate) async fn run(three: bool) -> Outcome {
     rows.push(hand_off::row(
         &handed,
         requests,
-        5.5,
-        "make, list and watch in line; enter, give back; another look if the one before left meanwhile; heartbeats among them",
+        4.0,
+        "whoever waits needs five: make, list and watch in line; enter, give back; whoever finds it free needs three: make, list, give back; heartbeats among them",
     ));
     Ok(rows)
 }

@@ -8,17 +8,21 @@ use lockkeeper_core::Clock;
 use crate::Answer;
 use crate::measure::per;
 use crate::redis::tally::cpu_seconds;
+use crate::report::say;
 use crate::site::{Site, resident};
 
-/// A million on Redis took more than 24 GB of this process's memory, which is not understood yet.
-const SIZES: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const TTL: Duration = Duration::from_secs(15);
-/// Two rounds of renewals and a bit.
-const WATCH: Duration = Duration::from_secs(11);
+/// As long as a renewal lasts: each lock is renewed once in it, wherever it begins.
+const WATCH: Duration = Duration::from_secs(5);
 /// What would take longer than this to take is not taken.
-const TAKE_MAX: Duration = Duration::from_mins(1);
+const TAKE_MAX: Duration = Duration::from_secs(25);
+/// What would need more of this process's memory is not taken, either.
+const MEMORY_MAX: f64 = 8e9;
 /// As many are asked for at once.
 const AT_ONCE: usize = 2_000;
+/// Until all that was held is given back.
+const END_MAX: Duration = Duration::from_mins(2);
 
 /// What so many held locks cost.
 #[derive(Clone, Debug)]
@@ -38,6 +42,27 @@ pub(super) struct Held {
     pub(super) bytes: (f64, f64),
 }
 
+impl Held {
+    /// As it is told while the suite runs.
+    fn line(&self) -> String {
+        let Held { locks, taken, valid, requests, busy, list, listed, bytes } = self;
+        format!(
+            "{locks} held ({valid} valid): {taken:.0}/s taken, {requests:.1} requests/s, {:.1} + {:.1} % of a core, {listed} listed in \
+             {list:.1?}, {:.0} + {:.0} bytes each",
+            busy.0 * 100.0,
+            busy.1 * 100.0,
+            bytes.0,
+            bytes.1
+        )
+    }
+
+    /// Whether so many can be taken after these, in time and in memory.
+    fn allows(&self, size: usize) -> bool {
+        let seconds = per((size - self.locks) as u64, 1) / self.taken;
+        seconds < TAKE_MAX.as_secs_f64() && self.bytes.0 * per(size as u64, 1) < MEMORY_MAX
+    }
+}
+
 /// As many as can be taken in time, and what each stage costs.
 pub(super) async fn grow(site: &Site) -> Answer<Vec<Held>> {
     let (clock, store) = (Clock::boot(), lockkeeper::open(&site.url()).await?);
@@ -46,32 +71,27 @@ pub(super) async fn grow(site: &Site) -> Answer<Vec<Held>> {
     let at_start = (resident(std::process::id()), site.bytes());
     let (mut guards, mut out): (Vec<Guard>, Vec<Held>) = (Vec::new(), Vec::new());
     for size in SIZES {
-        let missing = size - guards.len();
-        if out.last().is_some_and(|it| TAKE_MAX.as_secs_f64() < per(missing as u64, 1) / it.taken) {
+        if out.last().is_some_and(|it| !it.allows(size)) {
             break;
         }
-        let began = clock.now();
+        let (missing, began) = (size - guards.len(), clock.now());
         take(&locker, size, &mut guards).await?;
         let taken = per(missing as u64, 1) / (clock.now() - began).as_secs_f64();
+        let (requests, busy) = keep(site, &clock).await?;
         let bytes = |from: u64, now: u64| per(now.saturating_sub(from), size as u64);
         let bytes = (bytes(at_start.0, resident(std::process::id())), bytes(at_start.1, site.bytes()));
-        let (requests, busy) = keep(site, &clock).await?;
-        let valid = guards.iter().filter(|it| it.is_valid()).count();
         let began = clock.now();
         let listed = inspect.list("").await?.len();
-        out.push(Held {
-            locks: size,
-            taken,
-            valid,
-            requests,
-            busy,
-            list: clock.now() - began,
-            listed,
-            bytes,
-        });
+        let list = clock.now() - began;
+        let valid = guards.iter().filter(|it| it.is_valid()).count();
+        let held = Held { locks: size, taken, valid, requests, busy, list, listed, bytes };
+        say(&held.line());
+        out.push(held);
     }
+    let began = clock.now();
     drop(guards);
-    locker.shutdown(Duration::from_mins(2)).await?;
+    locker.shutdown(END_MAX).await?;
+    say(&format!("given back in {:.1?}", clock.now() - began));
     Ok(out)
 }
 
@@ -90,9 +110,11 @@ async fn take(locker: &Locker, size: usize, guards: &mut Vec<Guard>) -> Answer<(
 /// Requests per second, and the share of a core that keeping them takes here and at the server.
 async fn keep(site: &Site, clock: &Clock) -> Answer<(f64, (f64, f64))> {
     let cpu = || (cpu_seconds(std::process::id()), site.pid().map_or(0.0, cpu_seconds));
+    let asked_at = clock.now();
     let (requests, before, began) = (site.requests().await?, cpu(), clock.now());
-    clock.sleep(WATCH).await;
-    let (after, span) = (cpu(), (clock.now() - began).as_secs_f64());
+    // To ask may take a while, and what happens in it is counted.
+    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
     let requests = site.requests().await?.saturating_sub(requests);
+    let (after, span) = (cpu(), (clock.now() - began).as_secs_f64());
     Ok((per(requests, 1) / span, ((after.0 - before.0) / span, (after.1 - before.1) / span)))
 }

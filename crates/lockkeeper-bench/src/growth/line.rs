@@ -8,6 +8,7 @@ use lockkeeper_core::{Claim, Clock, Key};
 
 use crate::Answer;
 use crate::measure::median;
+use crate::report::say;
 
 const SIZES: [usize; 5] = [1, 10, 100, 1_000, 10_000];
 const HAND_OFFS: usize = 40;
@@ -16,7 +17,9 @@ const LONG: Duration = Duration::from_mins(15);
 /// Or by a session, which its store keeps alive; a longer one is not allowed by every server.
 const SESSION: Duration = Duration::from_secs(30);
 /// A line that grows more slowly than this is not grown further.
-const GROW_MAX: Duration = Duration::from_secs(40);
+const GROW_MAX: Duration = Duration::from_secs(20);
+/// Nor are more hand-offs of one length timed.
+const TIMED_MAX: Duration = Duration::from_secs(5);
 
 /// How many stand in line, and what a hand-off takes then, in microseconds. Nothing where the line was not grown so far.
 pub(crate) type Curve = Vec<(usize, Option<f64>)>;
@@ -33,13 +36,16 @@ pub(super) async fn grow<B: Backend>(backend: &B) -> Answer<Curve> {
             curve.push((size, None));
             continue;
         }
-        let mut times = Vec::new();
-        for _ in 0..HAND_OFFS {
+        let (mut times, timed_from) = (Vec::new(), clock.now());
+        while times.len() < HAND_OFFS && clock.now() - timed_from < TIMED_MAX {
             times.push(line.hand_off().await?.as_secs_f64() * 1e6);
         }
-        curve.push((size, Some(median(&mut times))));
+        let usual = median(&mut times);
+        say(&format!("{size} in line: {usual:.0} µs from one to the next, {} times", times.len()));
+        curve.push((size, Some(usual)));
     }
-    line.end().await?;
+    // With the server goes the line: to give up ten thousand places one by one would take longer than to build it.
+    drop(line);
     Ok(curve)
 }
 
@@ -83,13 +89,6 @@ impl<'a, B: Backend> Line<'a, B> {
         self.holder = next;
         self.join().await?;
         Ok(took)
-    }
-
-    async fn end(mut self) -> Answer<()> {
-        for place in self.waiting.iter_mut().rev() {
-            place.leave().await?;
-        }
-        Ok(self.holder.leave().await?)
     }
 }
 

@@ -36,8 +36,8 @@ impl Page {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let mut out = format!(
             "# Growth\n\nWritten by `cargo xtask bench growth`, never by hand: what things cost as their number grows, on one machine ({cores} cores,\n\
-             servers on loopback, started for this). A cell without a number was not reached in the time that a stage has (a minute to take\n\
-             locks, 40 s to build a line).\n\n![Cost against work]({picture})\n"
+             servers on loopback, started for this). A cell without a number was not reached in the time that a stage has (25 s to take\n\
+             locks, 20 s to build a line).\n\n![Cost against work]({picture})\n"
         );
         out += &self.lines();
         out += &self.keeping();
@@ -122,7 +122,7 @@ impl Page {
     }
 
     fn memory(&self) -> String {
-        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, by what the processes have in memory (SQLite: by its files): held with the most locks of the tables above, here and in the \
+        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, by what the processes have in memory (SQLite: by its files): held, with the most locks of the tables above and after a round of renewals, here and in the \
              store; waited for, and idle (a warm lock), here. The last column: a thousand names, held by one process and waited for by another \
              with a ttl of 30 s.\n\n| store | held: client | held: store | waiting: client | idle: client | requests per second of 1,000 holders and 1,000 idle waiters |\n|---|---|---|---|---|---|\n"
             .to_owned();

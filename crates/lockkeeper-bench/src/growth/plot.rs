@@ -24,7 +24,7 @@ struct Chart {
 const LINES: Chart =
     Chart { left: 60.0, title: "A hand-off, in µs", below: "claims in line", x: (0, 4), y: (1, 5) };
 const LISTS: Chart =
-    Chart { left: 450.0, title: "A list of all locks, in ms", below: "locks held", x: (2, 5), y: (-1, 4) };
+    Chart { left: 450.0, title: "A list of all locks, in ms", below: "locks held", x: (2, 6), y: (-1, 5) };
 
 pub(super) fn draw(sheets: &[Sheet]) -> String {
     let mut out = String::from(

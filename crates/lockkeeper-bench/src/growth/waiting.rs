@@ -7,10 +7,12 @@ use lockkeeper_core::Clock;
 
 use crate::Answer;
 use crate::measure::per;
+use crate::report::say;
 use crate::site::{Site, resident};
 
 const NAMES: usize = 1_000;
 const TTL: Duration = Duration::from_secs(30);
+/// As long as a renewal lasts, and the time until who waits asks again.
 const WATCH: Duration = Duration::from_secs(10);
 const IDLE: usize = 10_000;
 
@@ -35,16 +37,20 @@ pub(super) async fn watch(site: &Site) -> Answer<Waiting> {
     let waiters: Vec<_> = (0..NAMES).map(|nth| tokio::spawn(other.lock(name(nth)))).collect();
     stand(site, &clock).await?;
     let bytes = per(resident(std::process::id()).saturating_sub(before), NAMES as u64);
+    let asked_at = clock.now();
     let (requests, began) = (site.requests().await?, clock.now());
-    clock.sleep(WATCH).await;
-    let span = (clock.now() - began).as_secs_f64();
-    let requests = per(site.requests().await?.saturating_sub(requests), 1) / span;
+    // To ask may take a while, and what happens in it is counted.
+    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
+    let requests = site.requests().await?.saturating_sub(requests);
+    let requests = per(requests, 1) / (clock.now() - began).as_secs_f64();
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     drop(guards);
     for locker in [holder, other] {
         locker.shutdown(Duration::from_mins(1)).await?;
     }
-    Ok(Waiting { requests, bytes, idle: idle(site).await? })
+    let idle = idle(site).await?;
+    say(&format!("{NAMES} wait: {requests:.1} requests/s, {bytes:.0} bytes each; idle: {idle:.0?}"));
+    Ok(Waiting { requests, bytes, idle })
 }
 
 async fn open(site: &Site) -> Answer<Locker> {

@@ -256,15 +256,16 @@ async fn try_once(
         Start::Represent(keeper) => keeper,
     };
     let mut won = Contest::new(engine, key, ask, keeper).win(started, Moment::NEVER).await?;
-    if won.is_none() && ask.warm && engine.profile.notifies {
+    if won.is_none() && ask.warm && engine.profile.recalls() {
         won = recall(engine, key, ask, label).await?;
     }
     let waited = Waited::in_lines(Duration::ZERO, engine.clock.now() - started);
     Ok(won.map(|held| Won { held, by: GrantedBy::Store, waited }))
 }
 
-/// How long a try waits for a lock that may be idle elsewhere.
+/// How long a try waits for a lock that may be idle elsewhere: where its holder is notified, and where it looks by itself.
 const RECALL_WAIT: Duration = Duration::from_millis(50);
+const LOOK_WAIT: Duration = Duration::from_millis(150);
 
 /// Whoever has the lock may be idle: stand in its line for a moment, so that it hears of us.
 async fn recall(engine: &Arc<Engine>, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Option<Hold>> {
@@ -277,7 +278,8 @@ async fn recall(engine: &Arc<Engine>, key: &Key, ask: &Ask, label: Arc<Label>) -
     }
     let ask = Ask { patient: true, ..ask.clone() };
     let keeper = contest::enter(engine, key, &ask, label).inspect_err(|_| step_down(engine, key, None))?;
-    match Contest::new(engine, key, &ask, keeper).win(now, now.after(RECALL_WAIT)).await {
+    let moment = if engine.profile.notifies { RECALL_WAIT } else { LOOK_WAIT };
+    match Contest::new(engine, key, &ask, keeper).win(now, now.after(moment)).await {
         Err(Error::TimedOut { .. }) => Ok(None),
         answer => answer,
     }

@@ -32,7 +32,7 @@ pub(crate) fn enter(engine: &Engine, key: &Key, ask: &Ask, label: Arc<Label>) ->
     // Others elsewhere may want to know where we come from; in this process they know.
     let trace = if engine.profile.reach == Reach::Process { None } else { engine.trace(key) };
     // What stays with us may be idle, and others should see so.
-    let warm = ask.warm && engine.profile.notifies;
+    let warm = ask.warm && engine.profile.recalls();
     let label = match engine.profile.reach {
         Reach::Process if warm => Arc::new(label.warmed()),
         _ if warm || trace.is_some() => Arc::new(label.made_ready(trace, warm)),

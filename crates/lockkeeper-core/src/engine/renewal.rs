@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use crate::clock::Moment;
-use crate::engine::leave::{cool, leave_with, lose, spawn_leaving};
+use crate::engine::leave::{cool, lose, spawn_leaving};
 use crate::engine::shared::Engine;
 use crate::engine::spot::Heard;
 use crate::engine::tenure::{Returned, Tenure, deadline};
@@ -50,9 +50,19 @@ pub(crate) fn granted(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
 
 /// Let a tenure that is held listen, where the store speaks to holders. Twice is harmless.
 pub(crate) fn listen(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
-    if !engine.profile.notifies || tenure.is_private {
-        return;
+    if engine.profile.notifies && !tenure.is_private {
+        begin_to_listen(engine, tenure);
     }
+}
+
+/// The same for one that became idle, also where it must look by itself.
+pub(crate) fn listen_idle(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
+    if engine.profile.recalls() && !tenure.is_private {
+        begin_to_listen(engine, tenure);
+    }
+}
+
+fn begin_to_listen(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
     let deaf_for = tenure.signs.deaf_for(tenure.ttl);
     if deaf_for.is_zero() && !tenure.listen() {
         return;
@@ -111,8 +121,9 @@ fn send(engine: &Arc<Engine>, tenure: Arc<Tenure>, cause: Cause) {
         }
         Poll::Pending => engine.clone().background.spawn(async move {
             let (place, answer) = verb.await;
+            // A task of its own: here it would make each of a million renewals larger by what few of them do.
             if let Returned::Ended(place) = settle(&engine, &tenure, asked_at, cause, place, answer) {
-                leave_with(&engine, &tenure, place).await;
+                spawn_leaving(&engine, &tenure, place);
             }
         }),
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::engine::hold::Hold;
 use crate::engine::leave::{cool, kept};
-use crate::engine::renewal::listen;
+use crate::engine::renewal::listen_idle;
 use crate::engine::shared::Engine;
 use crate::observe::CooledBy;
 
@@ -29,7 +29,7 @@ pub(crate) fn keep(engine: &Arc<Engine>, held: &Hold) -> bool {
 #[inline(never)]
 fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
     let tenure = &held.tenure;
-    if !engine.profile.notifies || engine.is_closed() {
+    if !engine.profile.recalls() || engine.is_closed() {
         return false;
     }
     let now = engine.clock.now();
@@ -40,7 +40,7 @@ fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
     let Some(since) = engine.queue.rest(held, now) else { return false };
     kept(engine, held, since);
     engine.schedule.no_later_than(tenure.renew_at());
-    listen(engine, tenure.clone());
+    listen_idle(engine, tenure.clone());
     if tenure.stay.list() {
         for victim in engine.warmth.kept(tenure) {
             cool(engine, &victim, CooledBy::TooMany);

@@ -75,11 +75,34 @@ impl<T> Drop for Gatherer<'_, T> {
 /// ```
 /// assert_eq!(lockkeeper_core::kit::pieces(vec![1, 2, 3], 2), [vec![1, 2], vec![3]]);
 /// ```
-pub fn pieces<T>(mut items: Vec<T>, size: usize) -> Vec<Vec<T>> {
-    let mut pieces = Vec::new();
-    while !items.is_empty() {
-        let rest = items.split_off(items.len().min(size.max(1)));
-        pieces.push(std::mem::replace(&mut items, rest));
+pub fn pieces<T>(items: Vec<T>, size: usize) -> Vec<Vec<T>> {
+    let (size, mut left) = (size.max(1), items.len());
+    let mut pieces = Vec::with_capacity(left.div_ceil(size));
+    // Each item is moved once, into a piece that has no room for more: to cut off the rest again and again would cost the
+    // square of their number, in time and in memory.
+    let mut items = items.into_iter();
+    while left != 0 {
+        let mut piece = Vec::with_capacity(size.min(left));
+        piece.extend(items.by_ref().take(size));
+        left -= piece.len();
+        pieces.push(piece);
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_have_the_items_in_order_and_room_for_no_more() {
+        for (count, size) in [(0, 3), (1, 3), (3, 3), (10_000, 256), (5, 0)] {
+            let cut = pieces((0..count).collect::<Vec<u32>>(), size);
+            assert_eq!(cut.concat(), (0..count).collect::<Vec<u32>>());
+            let size = size.max(1);
+            assert!(cut.iter().all(|it| !it.is_empty() && it.len() <= size));
+            let room: usize = cut.iter().map(Vec::capacity).sum();
+            assert_eq!(room, cut.iter().map(Vec::len).sum::<usize>(), "{count} in pieces of {size}");
+        }
+    }
 }

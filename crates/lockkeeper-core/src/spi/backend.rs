@@ -27,7 +27,7 @@
 //! 18. Where the profile says lowering, [`Place::lower`] makes what is held weigh less where it stands: those who fit beside
 //!     it now enter, in their order, and nobody gets in between. What is not held is not acquired by it.
 //! 19. Where the profile says notifying, [`Place::changed`] of a place that holds resolves when somebody begins to wait, also
-//!     if that was before it was called.
+//!     if that was before it was called. Where it says looking, too, though a moment later.
 
 use std::fmt;
 use std::future::Future;

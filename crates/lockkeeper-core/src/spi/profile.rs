@@ -32,6 +32,9 @@ pub struct Profile {
     pub lowers: bool,
     /// Whether a holder is notified when somebody begins to wait, or its lock was taken away: [`Place::changed`](crate::backend::Place::changed).
     pub notifies: bool,
+    /// Whether whoever is idle looks by itself if somebody waits: [`Place::changed`](crate::backend::Place::changed) resolves as if it were
+    /// notified, and costs the store a look now and then. So it is called for idle locks only.
+    pub looks: bool,
     /// The shortest ttl that can be had.
     pub ttl_min: Duration,
     /// The longest ttl that can be had.
@@ -59,6 +62,7 @@ impl Profile {
             lingers: false,
             lowers: false,
             notifies: false,
+            looks: false,
             ttl_min: Duration::from_millis(10),
             ttl_max: Duration::from_secs(365 * 24 * 3600),
         }
@@ -104,6 +108,19 @@ impl Profile {
     pub const fn notifying(mut self) -> Self {
         self.notifies = true;
         self
+    }
+
+    /// An idle holder looks now and then whether somebody waits.
+    #[must_use]
+    pub const fn looking(mut self) -> Self {
+        self.looks = true;
+        self
+    }
+
+    /// Whether what is idle learns that it must go.
+    #[inline]
+    pub(crate) fn recalls(&self) -> bool {
+        self.notifies || self.looks
     }
 
     /// The shortest and the longest ttl that can be had.

@@ -21,6 +21,7 @@ pub(super) struct Lanes {
     pub(super) takes: Lane<Take, Option<Taken>>,
     pub(super) leaves: Lane<Mark, Left>,
     pub(super) looks: Lane<Mark, Seen>,
+    pub(super) idle: Lane<Mark, Seen>,
     pub(super) keeps: Lane<Mark, Seen>,
     pub(super) renewals: Lane<Mark, Seen>,
 }
@@ -31,6 +32,7 @@ impl Lanes {
             takes: Lane::new(1, TAKES_MAX),
             leaves: Lane::new(1, TAKES_MAX),
             looks: Lane::new(1, LOOKS_MAX),
+            idle: Lane::new(1, TAKES_MAX),
             keeps: Lane::new(1, LOOKS_MAX),
             renewals: Lane::new(1, RENEWALS_MAX),
         }

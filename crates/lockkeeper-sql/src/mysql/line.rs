@@ -199,6 +199,39 @@ impl Looks {
     }
 }
 
+/// The way on which those look who are idle: all of a process in one statement.
+struct Idle(Arc<Store>, Arc<Link>);
+
+impl Carry<Mark, Seen> for Idle {
+    fn lane(&self) -> &Lane<Mark, Seen> {
+        &self.1.lanes.idle
+    }
+
+    async fn carry(&self, marks: Vec<Mark>) -> Vec<Result<Seen>> {
+        lane::each(marks.len(), self.send(&marks).await)
+    }
+}
+
+impl Idle {
+    /// Whoever is in its lock's row is there without company: who comes moves it away from there.
+    async fn send(&self, marks: &[Mark]) -> Result<Vec<Seen>> {
+        let (alone, joined): (Vec<&Mark>, Vec<&Mark>) = marks.iter().partition(|it| it.view == View::Alone);
+        let mut parts = Vec::new();
+        if !alone.is_empty() {
+            let locks = list(alone.iter().map(|it| &it.lock[..]));
+            parts.push(format!(
+                "SELECT id, 1, seq, expires - {NOW}, 0, 1, 0, -1, 0, 0 FROM lockkeeper_lock FORCE INDEX (PRIMARY) \
+                 WHERE `lock` IN ({locks}) AND id IS NOT NULL"
+            ));
+        }
+        parts.extend(joined.chunks(LOOKS_MAX).map(|some| looks(some.iter().copied())));
+        let ttl = marks.iter().map(|it| it.ttl).min().unwrap_or_default();
+        let (links, ask) = (&self.0.links, Ask::Text(parts.join("; ")));
+        let reply = links.try_ask(&self.1, &ask, links.patience(ttl)).await;
+        Ok(sorted(marks, &[reply.map_err(|it| it.fault("looking while it is idle"))?]))
+    }
+}
+
 /// The look that the next in line takes many times a second.
 fn near(mark: &Mark) -> Ask {
     static NEAR: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
@@ -298,6 +331,12 @@ impl Store {
     /// Look at a line.
     pub(super) async fn look(self: &Arc<Self>, way: Arc<Link>, mark: Mark) -> Result<Seen> {
         together(Looks(self.clone(), way), mark).await
+    }
+
+    /// Look at what is idle, with all that looks now.
+    pub(super) async fn look_idle(self: &Arc<Self>, mark: Mark) -> Result<Seen> {
+        let way = self.links.renewals();
+        gathered(Idle(self.clone(), way), mark).await
     }
 
     /// Keep a place in line, and look.

@@ -136,6 +136,7 @@ impl Backend for Mysql {
             .weighted()
             .lingering()
             .lowering()
+            .looking()
             .ttl(Duration::from_millis(50), Duration::from_secs(365 * 24 * 3600))
     }
 

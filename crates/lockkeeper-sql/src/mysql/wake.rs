@@ -1,11 +1,14 @@
 //! How `changed` resolves: MySQL cannot call anybody. Whoever waits for the one before it (see `crate::ahead`) looks when
 //! that one has gone; whoever cannot looks at the line now and then.
 //!
+//! Whoever holds is not called either. A lock that is idle (a warm lock) looks ten times a second whether somebody has come.
+//!
 //! A look takes no lock and writes nothing. The next in line reads its own row, at a pace that follows how long others
 //! hold; those behind look less often, and count who stands before them.
 
 use std::time::Duration;
 
+use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::kit::{Pace, locked};
 
@@ -13,8 +16,8 @@ use super::line::{Seen, View, What};
 use super::place::{MysqlPlace, Whereabouts};
 use crate::ahead::Watch;
 
-/// A holder is in no hurry to hear that somebody wants the lock: its renewals tell it, too.
-const PAUSE_HOLDING: Duration = Duration::from_millis(100);
+/// Whoever is idle looks so often. All of a process look at the same moments, and share a statement.
+const IDLE_LOOKS: Duration = Duration::from_millis(100);
 /// The procedure has said that nobody can be let in: it is asked again after this long at the earliest.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -23,7 +26,7 @@ impl MysqlPlace {
     pub(super) async fn look_until_changed(&mut self) {
         match self.whereabouts {
             Whereabouts::Waiting => self.look_while_waiting().await,
-            Whereabouts::Alone | Whereabouts::Held if !self.knows_wanted => self.look_while_holding().await,
+            Whereabouts::Alone | Whereabouts::Held if !self.knows_wanted => self.look_while_idle().await,
             // There is nothing left to hear but that it is lost, which the renewals tell.
             _ => std::future::pending().await,
         }
@@ -60,16 +63,15 @@ impl MysqlPlace {
         }
     }
 
-    async fn look_while_holding(&mut self) {
+    /// Until somebody wants in, or nothing of us is there, or nobody answers: whoever is deaf must not be idle.
+    async fn look_while_idle(&mut self) {
         let clock = self.store.links.clock.clone();
-        let mut pause = PAUSE_HOLDING;
         loop {
-            clock.sleep(pause).await;
+            clock.sleep_until(next_look(clock.now())).await;
             let view = if self.whereabouts == Whereabouts::Alone { View::Alone } else { View::Near };
-            match self.look(view).await.map(|it| it.what) {
-                Ok(What::Held { wanted: false, .. }) => pause = PAUSE_HOLDING.max(self.claim.ttl / 10),
-                Ok(_) => return,
-                Err(_) => pause = self.claim.ttl / 3,
+            let seen = self.store.look_idle(self.mark(view)).await;
+            if !seen.is_ok_and(|it| matches!(it.what, What::Held { wanted: false, .. })) {
+                return;
             }
         }
     }
@@ -86,4 +88,10 @@ impl MysqlPlace {
     async fn look(&self, view: View) -> Result<Seen> {
         self.store.look(self.store.links.commands(), self.mark(view)).await
     }
+}
+
+/// When those who are idle look the next time.
+fn next_look(now: Moment) -> Moment {
+    let every = u64::try_from(IDLE_LOOKS.as_nanos()).unwrap_or(u64::MAX);
+    Moment::from_nanos((now.as_nanos() / every + 1) * every)
 }

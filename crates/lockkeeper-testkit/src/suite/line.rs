@@ -265,8 +265,8 @@ pub async fn a_holder_hears_that_it_is_wanted<H: Harness>(trial: &Trial<H>) -> V
 /// If the store breaks the contract.
 pub async fn a_holder_is_notified_that_somebody_waits<H: Harness>(trial: &Trial<H>) -> Verdict {
     let (here, there) = (trial.connect().await, trial.connect().await);
-    if !here.profile().notifies {
-        return Ok(Outcome::NotPromised("the store does not speak to holders"));
+    if !here.profile().notifies && !here.profile().looks {
+        return Ok(Outcome::NotPromised("the store does not speak to holders, nor do they look"));
     }
     let why = "somebody waits";
     let (mut holder, mut waiter) = (trial.contender(&here)?, trial.contender(&there)?);

@@ -1,10 +1,12 @@
-//! A list that comes late: between the making of our node and the look at the line others come and go.
+//! A list or a watch that comes late: between the making of our node and the look at the line others come and go, or
+//! between that look and the watch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::Load;
 use lockkeeper_core::backend::{Backend, Grant, Place, Turn};
+use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::quorum::{Quorum, claim, soon};
 use lockkeeper_zookeeper::ZooKeeper;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,4 +115,33 @@ async fn whoever_looks_late_has_a_larger_number_than_those_who_held_meanwhile() 
         let (before, after) = look_late(load).await;
         assert!(before < after, "{load:?}: {before} and then {after}");
     }
+}
+
+#[tokio::test]
+async fn whoever_finds_that_the_one_before_it_has_left_meanwhile_enters_without_another_look() {
+    // How a list of the line ends, which asks for no watch. Nothing else ends its path there.
+    const LOOK: &[u8] = b"/job\0";
+    let servers = Servers::start(1).await;
+    let proxy = Proxy::start(servers.first().port()).await.unwrap();
+    let direct = ZooKeeper::connect(&servers.url_of_all(TTL)).await.unwrap();
+    let url = format!("zookeeper://{}?session=30s&tick=100ms&timeout=1m", proxy.address());
+    let through = ZooKeeper::connect(&url).await.unwrap();
+    let mut first = through.enter(claim("job", TTL));
+    held(first.turn().await.unwrap());
+    first.leave().await.unwrap();
+
+    let before = claim("job", TTL);
+    let id = before.id.to_hex();
+    let (mut holder, mut place) = (direct.enter(before), through.enter(claim("job", TTL)));
+    let earlier = held(holder.turn().await.unwrap()).counter;
+    proxy.keep_request(id.as_bytes());
+    let asks = tokio::spawn(async move { (place.turn().await, place) });
+    proxy.wait_for(|it| it.kept == 1).await.unwrap();
+    holder.leave().await.unwrap();
+    proxy.lose_request(LOOK);
+    proxy.let_go();
+    let (turn, mut place) = asks.await.unwrap();
+    assert!(earlier < held(turn.unwrap()).counter);
+    assert_eq!(proxy.counters().cut, 0, "it looked once more");
+    place.leave().await.unwrap();
 }
