@@ -3,6 +3,10 @@
 //! A peer that vanished without a word, behind a firewall that drops idle flows or on a frozen host, is noticed only by
 //! waiting. A timer for every call would cost more than most calls take, so one watcher per connection looks from
 //! time to time whether any answer has come. Answers come in order: if the oldest call has none, no call has.
+//!
+//! The watcher runs on another thread than most callers, and waking that costs more than a trip to a near server. So it is
+//! woken by the first call after a pause and looks again when somebody could have waited too long, which is once in so long a
+//! time as callers bear, however many calls there are.
 
 use std::future::Future;
 use std::io;
@@ -13,23 +17,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use lockkeeper_core::Clock;
+use lockkeeper_core::{Clock, Moment};
 use redis::{RedisError, RedisResult};
 use tokio::sync::Notify;
 
-/// Nobody waits.
+/// Nobody has asked for a while, and nobody looks.
 const AT_EASE: u64 = u64::MAX;
 
-/// The watcher does not look more often than this, and not more rarely than that.
+/// The watcher does not look more often than this.
 const LOOK_MIN: Duration = Duration::from_millis(2);
-const LOOK_MAX: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Pulse {
     /// Calls that wait for an answer.
     waiting: AtomicUsize,
-    answers: AtomicU64,
-    /// The shortest patience of those who wait, in microseconds.
+    /// When an answer came last, or somebody began to wait while nobody else did, by the boot clock.
+    stirred_at: AtomicU64,
+    /// The shortest patience of those who have asked since the watcher rested, in microseconds.
     bears: AtomicU64,
     /// The longest that anybody waits.
     at_most: Duration,
@@ -37,6 +41,9 @@ pub(crate) struct Pulse {
     over: AtomicBool,
     look: Notify,
     silence: Notify,
+    /// How often the watcher has looked. For tests.
+    #[cfg(test)]
+    looks: AtomicUsize,
 }
 
 /// One call that waits.
@@ -52,13 +59,15 @@ impl Pulse {
     pub(crate) fn new(at_most: Duration) -> Arc<Self> {
         Arc::new(Pulse {
             waiting: AtomicUsize::new(0),
-            answers: AtomicU64::new(0),
+            stirred_at: AtomicU64::new(0),
             bears: AtomicU64::new(AT_EASE),
             at_most,
             watched: AtomicBool::new(false),
             over: AtomicBool::new(false),
             look: Notify::new(),
             silence: Notify::new(),
+            #[cfg(test)]
+            looks: AtomicUsize::new(0),
         })
     }
 
@@ -77,7 +86,7 @@ impl Pulse {
         let _waits = self.wait(patience.min(self.at_most));
         match select(pin!(answer), pin!(silence)).await {
             Either::Left((answer, _)) => {
-                self.answers.fetch_add(1, SeqCst);
+                self.stir();
                 answer
             }
             Either::Right(_) => Err(no_answer()),
@@ -85,6 +94,10 @@ impl Pulse {
     }
 
     fn wait(self: &Arc<Self>, patience: Duration) -> Waits<'_> {
+        // Before it counts as waiting: whoever finds somebody waiting finds since when.
+        if self.waiting.load(SeqCst) == 0 {
+            self.stir();
+        }
         self.waiting.fetch_add(1, SeqCst);
         let micros = u64::try_from(patience.as_micros()).unwrap_or(AT_EASE - 1);
         if micros < self.bears.load(SeqCst) {
@@ -95,6 +108,11 @@ impl Pulse {
             self.look.notify_one();
         }
         Waits(self)
+    }
+
+    /// It lives, or somebody begins to wait for a sign that it does.
+    fn stir(&self) {
+        self.stirred_at.fetch_max(Clock::boot().now().as_nanos(), SeqCst);
     }
 
     /// The connection is gone: nobody needs to be watched.
@@ -125,27 +143,33 @@ impl Drop for Watched {
 
 async fn watch(watched: Watched) {
     let (clock, pulse) = (Clock::boot(), &watched.0);
-    let (mut answers, mut heard_at) = (pulse.answers.load(SeqCst), clock.now());
+    // What it had heard of when it looked last, and the moment from which on silence is counted anew.
+    let (mut known, mut told_at) = (0, Moment::from_nanos(0));
     while !pulse.over.load(SeqCst) {
-        let (now, so_far) = (clock.now(), pulse.answers.load(SeqCst));
-        if pulse.waiting.load(SeqCst) == 0 {
+        #[cfg(test)]
+        pulse.looks.fetch_add(1, SeqCst);
+        let (now, stirred) = (clock.now(), pulse.stirred_at.load(SeqCst));
+        let is_idle = pulse.is_idle();
+        if is_idle && stirred == known {
             pulse.rest();
         }
+        known = stirred;
         let bears = pulse.bears.load(SeqCst);
         if bears == AT_EASE {
             pulse.look.notified().await;
-            heard_at = clock.now();
             continue;
         }
         let bears = Duration::from_micros(bears);
-        if so_far != answers || pulse.waiting.load(SeqCst) == 0 {
-            (answers, heard_at) = (so_far, now);
-        } else if bears + bears / 4 <= now - heard_at {
-            // A quarter more: whoever waits may have begun right after the last look.
-            pulse.silence.notify_waiters();
-            heard_at = now;
+        // Whoever begins to wait from now on bears so much.
+        let mut due = now.after(bears);
+        if !is_idle {
+            due = Moment::from_nanos(stirred).max(told_at).after(bears);
+            if due <= now {
+                pulse.silence.notify_waiters();
+                (told_at, due) = (now, now.after(bears));
+            }
         }
-        let nap = clock.sleep((bears / 4).clamp(LOOK_MIN, LOOK_MAX));
+        let nap = clock.sleep_until(due.max(now.after(LOOK_MIN)));
         select(pin!(pulse.look.notified()), nap).await;
     }
 }
@@ -184,6 +208,34 @@ mod tests {
             () = busy => {}
             silent = pulse.bear(patience, pending::<RedisResult<()>>()) => panic!("{silent:?}"),
         }
+        pulse.end();
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_answered_wake_the_watcher_once_in_so_long_a_time_as_they_bear() {
+        let (pulse, clock) = (Pulse::new(Duration::from_secs(10)), Clock::boot());
+        let (patience, began) = (Duration::from_millis(200), clock.now());
+        for _ in 0..500 {
+            pulse.bear(patience, async { Ok(()) }).await.unwrap();
+            // The watcher has its turn, and finds nobody waiting.
+            tokio::task::yield_now().await;
+        }
+        clock.sleep(patience).await;
+        let spans = (clock.now() - began).as_nanos() / patience.as_nanos();
+        let looks = pulse.looks.load(SeqCst) as u128;
+        assert!(looks <= 3 + spans, "{looks} looks in {spans} spans");
+        pulse.end();
+    }
+
+    #[tokio::test]
+    async fn whoever_begins_to_wait_between_two_looks_is_not_told_too_soon_nor_much_too_late() {
+        let (pulse, clock) = (Pulse::new(Duration::from_secs(10)), Clock::boot());
+        let patience = Duration::from_millis(80);
+        pulse.bear(patience, async { Ok(()) }).await.unwrap();
+        clock.sleep(patience / 2).await;
+        let began = clock.now();
+        pulse.bear(patience, pending::<RedisResult<()>>()).await.unwrap_err();
+        assert!(patience <= clock.now() - began, "{:?}", clock.now() - began);
         pulse.end();
     }
 }

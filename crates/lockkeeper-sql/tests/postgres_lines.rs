@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Grant, Place, Turn};
+use lockkeeper_core::backend::{Backend, Grant, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Claim, Clock, Key, Load, Locker};
 use lockkeeper_servers as servers;
@@ -115,6 +115,27 @@ async fn whoever_is_near_and_waits_for_long_is_called_and_asks_nothing_meanwhile
     next.leave().await.unwrap();
     within(last.changed()).await;
     held(last, "the one before has left").await;
+}
+
+#[tokio::test]
+async fn a_holder_that_was_told_that_somebody_waits_asks_no_more_what_it_knows() {
+    let options = servers::PostgresOptions::default().set("log_statement", "all");
+    let server = servers::Postgres::start(options).await.unwrap();
+    let store = Postgres::connect(&server.url()).await.unwrap();
+    let (mut holder, mut next) = (enter(&store, ROOM), enter(&store, ROOM));
+    held(&mut holder, "it is free").await;
+    waits(&mut next).await;
+    within(holder.changed()).await;
+    let renewal = holder.renew().await.unwrap();
+    assert!(matches!(renewal, Renewal::Held { wanted: true, .. }), "{renewal:?}");
+    // From now on it hears only what is new: that the lock is taken away.
+    let taken = server.sql("SELECT count(*) FROM lockkeeper.lockkeeper_break_3(sha256('room'))");
+    let ((), taken) = within(async { tokio::join!(holder.changed(), taken) }).await;
+    assert_eq!(taken.unwrap().trim(), "1");
+    assert_eq!(holder.renew().await.unwrap(), Renewal::Lost);
+    let log = server.log_tail(1_000_000);
+    let asked = log.lines().filter(|it| it.contains("execute") && it.contains("lockkeeper_hear_3")).count();
+    assert_eq!(asked, 1, "each time it listens it asks, is told what it knows, and renews");
 }
 
 #[tokio::test]

@@ -51,15 +51,18 @@ impl<T> Fresh<T> {
         LISTEN_AFTER * (1 << self.in_vain.load(Ordering::Relaxed).min(DOUBLED_MAX))
     }
 
-    /// All that somebody still has, by whoever said so.
-    pub(crate) fn take(&self) -> Vec<Arc<T>> {
+    /// All that somebody still has, for whoever said that it would take them; and whether that one goes on: where there were
+    /// several, more are likely to come soon, and to stay costs one wake-up for them where to be called again costs two.
+    pub(crate) fn take(&self) -> (Vec<Arc<T>>, bool) {
         self.awaited.store(false, Ordering::Release);
         let all = std::mem::take(&mut *locked(&self.tenures));
+        // Somebody may have come meanwhile and called another.
+        let goes_on = 1 < all.len() && !self.awaited.swap(true, Ordering::AcqRel);
         let held: Vec<_> = all.into_iter().filter(|it| !is_gone(it)).collect();
         let in_vain =
             if held.is_empty() { self.in_vain.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.in_vain.store(in_vain, Ordering::Relaxed);
-        held
+        (held, goes_on)
     }
 }
 
@@ -79,12 +82,12 @@ mod tests {
         for _ in 0..8 {
             assert!(fresh.add(&Arc::new(())), "somebody must take it");
             pauses.push(fresh.pause().as_millis());
-            assert!(fresh.take().is_empty(), "it was given back meanwhile");
+            assert_eq!(fresh.take(), (vec![], false), "it was given back meanwhile");
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 320, 320]);
         let held = Arc::new(());
         fresh.add(&held);
-        assert_eq!(fresh.take().len(), 1);
+        assert_eq!(fresh.take(), (vec![held], false));
         assert_eq!(fresh.pause(), LISTEN_AFTER, "holders hear the store again soon");
     }
 
@@ -96,6 +99,22 @@ mod tests {
             fresh.add(&Arc::new(number));
             assert!(locked(&fresh.tenures).len() <= FEW, "{number}");
         }
-        assert_eq!(fresh.take(), [held]);
+        assert_eq!(fresh.take().0, [held]);
+    }
+
+    #[test]
+    fn where_many_come_whoever_takes_them_stays_and_is_not_called_for_each() {
+        let fresh = Fresh::default();
+        let mut called = 0;
+        for _ in 0..10 {
+            for _ in 0..3 {
+                called += u32::from(fresh.add(&Arc::new(())));
+            }
+            let (held, goes_on) = fresh.take();
+            assert!(held.is_empty() && goes_on);
+        }
+        assert_eq!(called, 1, "by the first");
+        assert!(!fresh.take().1, "nobody came: it goes");
+        assert!(fresh.add(&Arc::new(())), "and the next one calls again");
     }
 }

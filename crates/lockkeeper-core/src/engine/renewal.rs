@@ -38,11 +38,17 @@ pub(crate) fn granted(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
         return;
     }
     if engine.fresh.add(tenure) {
-        let (weak, clock, pause) = (Arc::downgrade(engine), engine.clock.clone(), engine.fresh.pause());
+        let (weak, clock, mut pause) = (Arc::downgrade(engine), engine.clock.clone(), engine.fresh.pause());
         engine.background.spawn_untracked(Box::pin(async move {
-            clock.sleep(pause).await;
-            if let Some(engine) = weak.upgrade() {
-                engine.fresh.take().into_iter().for_each(|it| listen(&engine, it));
+            loop {
+                clock.sleep(pause).await;
+                let Some(engine) = weak.upgrade() else { return };
+                let (held, goes_on) = engine.fresh.take();
+                held.into_iter().for_each(|it| listen(&engine, it));
+                if !goes_on {
+                    return;
+                }
+                pause = engine.fresh.pause();
             }
         }));
     }

@@ -254,10 +254,13 @@ impl PostgresPlace {
                 }
                 let since = keeper.listens_since();
                 // Whoever cannot be called must not stay idle, and a fault is for the next verb to tell.
-                if since.is_none() || keeper.hear(&self.at).await.unwrap_or(true) {
+                let news = if since.is_some() { keeper.hear(&self.at).await.ok() } else { None };
+                let Some(news) = news else { return };
+                // Also if there is news: it is told once, and nobody asks again what the row says.
+                self.heard_since = since;
+                if news {
                     return;
                 }
-                self.heard_since = since;
             }
             bell.heard().await;
             // The call that let us in, and no news?
