@@ -13,7 +13,6 @@ mod turns;
 
 use std::time::Duration;
 
-use faults::Site;
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Error, Guard, Locker};
 use lockkeeper_servers::MysqlPool;

@@ -11,8 +11,6 @@ mod postgres_site;
 mod session_cases;
 mod turns;
 
-use std::time::Duration;
-
 use faults::Site;
 use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;

@@ -75,6 +75,7 @@ impl<W: Wire> On<W> {
 pub(super) struct Waiting<W: Wire> {
     pub(super) waiter: Waiter<W>,
     pub(super) leases: Arc<Leases<W>>,
+    pub(super) lock: NameHash,
     pub(super) told: watch::Receiver<Option<Told<W::Mark>>>,
 }
 

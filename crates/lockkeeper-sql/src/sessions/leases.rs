@@ -31,7 +31,8 @@ pub(super) struct Leases<W: Wire> {
     /// Held while connecting, so that those who find the session over open one, not many.
     connecting: tokio::sync::Mutex<()>,
     spare: Mutex<Vec<Waiter<W>>>,
-    contended: Mutex<HashMap<NameHash, Moment>>,
+    /// Names that were waited for: when that was last, and for how long.
+    contended: Mutex<HashMap<NameHash, (Moment, Duration)>>,
 }
 
 /// A session of its own for whoever must wait, and the permission to have it.
@@ -111,7 +112,7 @@ impl<W: Wire> Leases<W> {
     /// Whether this name is likely to be held by others.
     pub(super) fn is_contended(&self, lock: &NameHash, now: Moment) -> bool {
         let mut contended = locked(&self.contended);
-        let since = contended.get(lock).copied();
+        let since = contended.get(lock).map(|it| it.0);
         match since {
             Some(at) if now < at.after(CONTENDED) => true,
             Some(_) => {
@@ -122,15 +123,22 @@ impl<W: Wire> Leases<W> {
         }
     }
 
-    /// It was waited for, or it was not.
-    pub(super) fn note(&self, lock: NameHash, waited: bool, now: Moment) {
+    /// For how long this name may be waited for, by the last wait: twice as long.
+    pub(super) fn expected(&self, lock: &NameHash) -> Duration {
+        locked(&self.contended).get(lock).map_or(Duration::ZERO, |it| it.1 * 2)
+    }
+
+    /// It was waited for, for so long; or it was not.
+    pub(super) fn note(&self, lock: NameHash, waited: Option<Duration>, now: Moment) {
         let mut contended = locked(&self.contended);
-        if !waited {
+        let Some(waited) = waited else {
             contended.remove(&lock);
-        } else if contended.len() < CONTENDED_MOST || contended.contains_key(&lock) {
-            contended.insert(lock, now);
+            return;
+        };
+        if contended.len() < CONTENDED_MOST || contended.contains_key(&lock) {
+            contended.insert(lock, (now, waited));
         } else {
-            contended.retain(|_, at| now < at.after(CONTENDED));
+            contended.retain(|_, it| now < it.0.after(CONTENDED));
         }
     }
 }

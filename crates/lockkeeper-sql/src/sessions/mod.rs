@@ -115,7 +115,7 @@ impl<W: Wire> Store<W> {
         if let Some(claimed) = claims.get(&claim.id).and_then(Weak::upgrade) {
             return claimed;
         }
-        let claimed = Arc::new(Claimed::new(claim.clone(), &self.site));
+        let claimed = Arc::new(Claimed::<W>::new(claim.clone(), &self.site));
         claims.insert(claim.id, Arc::downgrade(&claimed));
         claimed
     }

@@ -15,8 +15,11 @@ use super::{Claimed, Lease, Leases, Store};
 const TAKING: &str = "taking the lock";
 const LEAVING: &str = "giving the lock back";
 
-/// So long a wait is waited for before it is asked whether it has begun.
+/// So long a wait is waited for before it is asked whether it has begun, at least.
 const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// And at most, where the last waits for this name were long.
+const SOON: Duration = Duration::from_millis(100);
 
 /// The longest pause between two looks at what the server does with a session.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -170,7 +173,7 @@ impl<W: Wire> SessionPlace<W> {
             if let Some(turn) = self.try_shared(claimed, state, &shared, called).await? {
                 return Ok(turn);
             }
-            leases.note(claimed.lock, true, now);
+            leases.note(claimed.lock, Some(Duration::ZERO), now);
         }
         if !self.claim.patient {
             return Ok(Turn::wait(self.claim.ttl / 3, None));
@@ -218,7 +221,7 @@ impl<W: Wire> SessionPlace<W> {
             };
             waiter.lease.wire.stands_here(claimed, 0, shared.server_now());
             let told = begin(&self.store, claimed, leases, &waiter.lease);
-            *state = State::Waiting(Waiting { waiter, leases: leases.clone(), told });
+            *state = State::Waiting(Waiting { waiter, leases: leases.clone(), lock: claimed.lock, told });
             if let Some(turn) = self.look(state, Some(shared), called).await? {
                 return Ok(turn);
             }
@@ -270,17 +273,23 @@ impl<W: Wire> SessionPlace<W> {
         waiting: &mut Waiting<W>,
         shared: &Lease<W>,
     ) -> std::result::Result<Option<Told<W::Mark>>, W::Trouble> {
-        let mut pause = AT_ONCE;
+        let (mut told, own) = (waiting.told.clone(), waiting.waiter.lease.clone());
+        let mut heard = std::pin::pin!(told.wait_for(Option::is_some));
+        // Whoever is likely to be let in soon need not ask: it stands there, or it has the lock.
+        let mut pause = waiting.leases.expected(&waiting.lock).clamp(AT_ONCE, SOON);
         loop {
+            let asking = async {
+                self.store.clock.sleep(pause).await;
+                shared.ask(shared.wire.stands(&own.wire)).await
+            };
             tokio::select! {
                 biased;
-                told = waiting.told.wait_for(Option::is_some) => {
+                told = &mut heard => {
                     return Ok(Some(told.map_or(Told::Over, |it| it.clone().unwrap_or(Told::Over))));
                 }
-                () = self.store.clock.sleep(pause) => {}
-            }
-            if shared.ask(shared.wire.stands(&waiting.waiter.lease.wire)).await?.0 {
-                return Ok(None);
+                stands = asking => if stands?.0 {
+                    return Ok(None);
+                }
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -417,7 +426,8 @@ async fn wait<W: Wire>(
         Ok((None, _)) => return failed(W::Trouble::silent()),
         Err(trouble) => return failed(trouble),
     };
-    leases.note(claimed.lock, taken.waited, store.clock.now());
+    let now = store.clock.now();
+    leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
     lease.granted(claimed.lock, claimed.claim.id, taken.mark, taken.waited);
     lease.wire.stands_here(claimed, taken.counter, taken.server);
     match lease.let_in(sent_at, taken.server).await {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Fence, Guard, Locker};
+use lockkeeper_core::backend::{Backend as _, Place as _, Renewal, Turn};
+use lockkeeper_core::{Claim, Clock, Fence, Key};
 use lockkeeper_servers::Daemon;
 use lockkeeper_servers::proxy::{Direction, Rule};
 use rustix::process::Signal;
@@ -140,23 +141,25 @@ pub(crate) async fn a_server_without_a_connection_left_says_so_and_loses_no_lock
     let (_site, url) = S::narrow().await;
     let (store, held) = (open::<S>(&url).await, locker(open::<S>(&url).await, TTL));
     let guard = held.lock("held").await.unwrap();
-    let mut others: Vec<Guard> = Vec::new();
-    let refused = within(async {
-        loop {
-            let another = match S::sessions(&session_url(&url)).await {
-                Ok(another) => Locker::builder(another).ttl(TTL).outage_max(Duration::ZERO).build(),
-                Err(error) => return error,
-            };
-            match another.lock(format!("other/{}", others.len())).await {
-                Ok(guard) => others.push(guard),
-                Err(error) => return error,
-            }
+    let mut others = Vec::new();
+    let refused = loop {
+        let another = match S::sessions(&session_url(&url)).await {
+            Ok(another) => another,
+            Err(error) => break error.to_string(),
+        };
+        let key = Key::new(&format!("other/{}", others.len())).unwrap();
+        let mut place = another.enter(Claim::new(key, LONG).unwrap());
+        match within(place.turn()).await {
+            Ok(turn) => assert!(matches!(turn, Turn::Held(_)), "nobody else is there"),
+            Err(fault) => break fault.to_string(),
         }
-    })
-    .await;
-    assert!(refused.to_string().contains("max_connections"), "{refused}");
-    assert!(guard.is_valid() && others.iter().all(Guard::is_valid), "what is held stays");
-    others.clear();
-    drop(store);
+        others.push((another, place));
+    };
+    assert!(refused.contains("max_connections"), "{refused}");
+    assert!(guard.is_valid(), "what is held stays");
+    for (_, place) in &mut others {
+        assert!(matches!(place.renew().await.unwrap(), Renewal::Held { .. }), "what is held stays");
+    }
+    drop((others, store));
     within(held.lock("another")).await.unwrap().release().await.unwrap();
 }

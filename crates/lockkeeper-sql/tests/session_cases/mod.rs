@@ -90,7 +90,7 @@ pub(crate) async fn by_proxy(site: &impl Sessions) -> (Proxy, String) {
 /// The cases that are told in the same words on every server, as tests on this one.
 macro_rules! session_cases {
     ($site:ty) => {
-        session_cases! { $site:
+        $crate::session_cases::session_cases! { $site:
             a_killed_holder_is_replaced_long_before_its_ttl
             a_stopped_holder_is_replaced_after_its_ttl_and_learns_it
             a_broken_connection_is_told_and_the_next_has_the_lock
