@@ -262,7 +262,9 @@ impl Crowd {
         // Of those with a clear lead, each party's latest grant: most often there are millions of rounds.
         let (mut latest, mut ahead) = (Latest::default(), all.iter().peekable());
         let overtook = all.iter().filter(|(party, round)| {
-            while let Some((earlier, it)) = ahead.next_if(|(_, it)| it.asked.saturating_add(lead) < round.asked) {
+            while let Some((earlier, it)) =
+                ahead.next_if(|(_, it)| it.asked.saturating_add(lead) < round.asked)
+            {
                 latest.add(*earlier, it.had);
             }
             latest.of_others(*party).is_some_and(|had| round.had < had)

@@ -95,9 +95,7 @@ fn run(words: &[String]) -> Answer<()> {
     }
     let wanted: Vec<&str> = words.iter().flat_map(|it| meant(it)).collect();
     let mut broken = Vec::new();
-    for (name, title, suite) in
-        SUITES.iter().filter(|it| wanted.is_empty() || wanted.contains(&it.0))
-    {
+    for (name, title, suite) in SUITES.iter().filter(|it| wanted.is_empty() || wanted.contains(&it.0)) {
         report::say(&format!("running {name}"));
         match suite() {
             Ok(rows) => {

@@ -181,7 +181,8 @@ impl Site {
     }
 
     async fn beside_sqlx(&self, url: &str) -> Answer<Row> {
-        let (locker, rival) = (lockkeeper::connect(&self.session).await?, Sqlx::open(url, "orders/42").await?);
+        let (locker, rival) =
+            (lockkeeper::connect(&self.session).await?, Sqlx::open(url, "orders/42").await?);
         locker.lock("orders/42").await?.release().await?;
         let ours = async || Ok(locker.lock("orders/42").await?.release().await?);
         let times = beside_requests(ours, async || rival.cycle().await).await?;

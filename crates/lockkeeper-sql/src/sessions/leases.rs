@@ -9,8 +9,8 @@ use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::wire::{Trouble as _, Wire};
 use super::Lease;
+use super::wire::{Trouble as _, Wire};
 use crate::name::NameHash;
 
 /// The most sessions that are kept for the next who must wait. The server ends them when they are idle for the ttl.

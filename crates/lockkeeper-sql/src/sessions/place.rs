@@ -359,11 +359,7 @@ impl<W: Wire> SessionPlace<W> {
 
     /// A server may close a session's connection first, and only then take it out of the line: until it is gone from the
     /// list of sessions, whoever leaves could still hand the lock to it.
-    async fn until_gone(
-        &self,
-        lease: &Lease<W>,
-        shared: &Lease<W>,
-    ) -> std::result::Result<(), W::Trouble> {
+    async fn until_gone(&self, lease: &Lease<W>, shared: &Lease<W>) -> std::result::Result<(), W::Trouble> {
         let until = self.store.clock.now().after(END_WITHIN);
         let mut pause = AT_ONCE;
         while shared.ask(shared.wire.lives(&lease.wire)).await?.0 && self.store.clock.now() < until {

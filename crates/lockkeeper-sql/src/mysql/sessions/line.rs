@@ -76,10 +76,8 @@ impl Line {
 
     /// Whether the other session is in the server's list, in this state.
     async fn finds(&self, other: &Self, state: &str) -> Answer<bool> {
-        let sql = format!(
-            "SELECT 1 FROM information_schema.processlist WHERE id = {}{state}",
-            other.tether.number
-        );
+        let sql =
+            format!("SELECT 1 FROM information_schema.processlist WHERE id = {}{state}", other.tether.number);
         let (rows, sent_at) = self.tether.ask(sql).await?;
         Ok((!rows.is_empty(), sent_at))
     }
@@ -133,7 +131,8 @@ impl Wire for Line {
         let began = self.site.clock.now();
         let (name, seconds) = (&claimed.name, if wait { FOR_EVER } else { 0 });
         // What follows the taking is asked for only when it is ours.
-        let take = format!("SELECT IF(GET_LOCK('{name}', {seconds}) = 1, CONCAT_WS(' ', UUID_SHORT(), {NOW}), '0')");
+        let take =
+            format!("SELECT IF(GET_LOCK('{name}', {seconds}) = 1, CONCAT_WS(' ', UUID_SHORT(), {NOW}), '0')");
         let (rows, sent_at) = self.tether.ask(take).await?;
         let waited = AT_ONCE <= self.site.clock.now() - began;
         let word: Option<String> = rows.first().and_then(|it| it.get_opt(0)?.ok());
