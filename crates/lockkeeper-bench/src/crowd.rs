@@ -245,11 +245,58 @@ impl Crowd {
     /// How many rounds were had before one that was surely asked for earlier, by another party, and still waited.
     pub(crate) fn overtaking(&self) -> usize {
         // A claim needs a moment to reach the store; only a clear lead counts as having come first.
-        let (lead, all) = (20_000_000, self.in_order());
-        let before = |one: &(usize, Round), other: &(usize, Round)| {
-            other.0 != one.0 && other.1.asked + lead < one.1.asked && one.1.had < other.1.had
-        };
-        all.iter().filter(|it| all.iter().any(|other| before(it, other))).count()
+        self.overtaking_by(Duration::from_millis(20))
+    }
+
+    /// The same as a share of all rounds, where coming first means by five hand-offs: a line of a few processes moves on
+    /// so quickly that nothing in it is late by more, unless somebody was passed over.
+    pub(crate) fn passed_over(&self) -> f64 {
+        let hand_off = Duration::from_secs_f64(1.0 / self.rate().max(1.0));
+        per(self.overtaking_by(hand_off * 5) as u64, self.total())
+    }
+
+    fn overtaking_by(&self, lead: Duration) -> usize {
+        let lead = u64::try_from(lead.as_nanos()).unwrap_or(u64::MAX);
+        let mut all = self.in_order();
+        all.sort_unstable_by_key(|it| it.1.asked);
+        // Of those with a clear lead, each party's latest grant: most often there are millions of rounds.
+        let (mut latest, mut ahead) = (Latest::default(), all.iter().peekable());
+        let overtook = all.iter().filter(|(party, round)| {
+            while let Some((earlier, it)) =
+                ahead.next_if(|(_, it)| it.asked.saturating_add(lead) < round.asked)
+            {
+                latest.add(*earlier, it.had);
+            }
+            latest.of_others(*party).is_some_and(|had| round.had < had)
+        });
+        overtook.count()
+    }
+}
+
+/// The latest grant so far, and the latest of another party than that one's.
+#[derive(Default)]
+struct Latest {
+    first: Option<(usize, u64)>,
+    second: Option<(usize, u64)>,
+}
+
+impl Latest {
+    fn add(&mut self, party: usize, had: u64) {
+        let later = |than: Option<(usize, u64)>| than.is_none_or(|it| it.1 < had);
+        if self.first.is_some_and(|it| it.0 != party) && later(self.first) {
+            self.second = self.first.take();
+        }
+        if self.first.is_none_or(|it| it.0 == party) {
+            if later(self.first) {
+                self.first = Some((party, had));
+            }
+        } else if later(self.second) {
+            self.second = Some((party, had));
+        }
+    }
+
+    fn of_others(&self, party: usize) -> Option<u64> {
+        [self.first, self.second].into_iter().flatten().find(|it| it.0 != party).map(|it| it.1)
     }
 }
 
@@ -297,6 +344,39 @@ mod tests {
     fn whoever_clearly_came_later_and_was_served_first_overtook() {
         let ms = |it: u64| it * 1_000_000;
         let parties = vec![party(&[(0, ms(100), ms(101))]), party(&[(ms(30), ms(40), ms(41))])];
-        assert_eq!(Crowd::of(parties, 0..1, &counted(2)).unwrap().overtaking(), 1);
+        let crowd = Crowd::of(parties, 0..1, &counted(2)).unwrap();
+        assert_eq!(crowd.overtaking(), 1);
+        assert_eq!(crowd.overtaking_by(Duration::from_millis(31)), 0, "not by so much");
+    }
+
+    #[test]
+    fn overtaking_is_counted_as_by_comparing_each_with_each() {
+        // Each takes turns with itself, and in no order with the others.
+        let mut seed = 7_u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        for _ in 0..200 {
+            let mut rounds = vec![Vec::new(); 4];
+            let (mut asked, mut now) = ([0; 4], 0);
+            for _ in 0..60 {
+                let who = usize::try_from(below(4)).unwrap();
+                now = asked[who].max(now) + 1 + below(20);
+                rounds[who].push((asked[who], now, now + 1));
+                asked[who] = now + 1 + below(30);
+                now += 1;
+            }
+            let parties: Vec<Party> = rounds.iter().map(|it| party(it)).collect();
+            let crowd = Crowd::of(parties, 0..1, &counted(240)).unwrap();
+            for lead in [0, 7, 40] {
+                let all = crowd.in_order();
+                let before = |one: &(usize, Round), other: &(usize, Round)| {
+                    other.0 != one.0 && other.1.asked + lead < one.1.asked && one.1.had < other.1.had
+                };
+                let counted = all.iter().filter(|it| all.iter().any(|other| before(it, other))).count();
+                assert_eq!(crowd.overtaking_by(Duration::from_nanos(lead)), counted);
+            }
+        }
     }
 }

@@ -39,7 +39,7 @@ const SUITES: &[Suite] = &[
     ("sqlite", "SQLite", sqlite::run),
     ("processes", "SQLite, eight processes", processes::run),
     ("postgres", "PostgreSQL", sql::postgres),
-    ("session", "PostgreSQL, session locks", sql::sessions::postgres),
+    ("session-postgres", "PostgreSQL, session locks", sql::sessions::postgres),
     ("session-mariadb", "MariaDB, session locks", sql::sessions::mariadb),
     ("session-mysql", "MySQL, session locks", sql::sessions::mysql),
     ("mysql", "MariaDB", sql::mysql),
@@ -59,6 +59,10 @@ const SUITES: &[Suite] = &[
     ("twophase-recovery", "Two-phase commit, recovery", twophase::recovered),
 ];
 
+/// One word for several suites.
+const GROUPS: &[(&str, &[&str])] =
+    &[("session", &["session-postgres", "session-mariadb", "session-mysql", "sqlite"])];
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.split_first() {
@@ -77,15 +81,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(wanted: &[String]) -> Answer<()> {
-    if let Some(unknown) = wanted.iter().find(|it| !SUITES.iter().any(|suite| suite.0 == it.as_str())) {
-        let known: Vec<_> = SUITES.iter().map(|it| it.0).collect();
+/// The suites that a word means.
+fn meant(word: &str) -> Vec<&'static str> {
+    let group = GROUPS.iter().find(|it| it.0 == word).map(|it| it.1.to_vec());
+    group.unwrap_or_else(|| SUITES.iter().map(|it| it.0).filter(|it| *it == word).collect())
+}
+
+fn run(words: &[String]) -> Answer<()> {
+    if let Some(unknown) = words.iter().find(|it| meant(it).is_empty()) {
+        let suites = SUITES.iter().map(|it| it.0);
+        let known: Vec<_> = GROUPS.iter().map(|it| it.0).chain(suites).collect();
         return Err(format!("there is no suite `{unknown}`; known are {}", known.join(", ")).into());
     }
+    let wanted: Vec<&str> = words.iter().flat_map(|it| meant(it)).collect();
     let mut broken = Vec::new();
-    for (name, title, suite) in
-        SUITES.iter().filter(|it| wanted.is_empty() || wanted.iter().any(|word| word == it.0))
-    {
+    for (name, title, suite) in SUITES.iter().filter(|it| wanted.is_empty() || wanted.contains(&it.0)) {
         report::say(&format!("running {name}"));
         match suite() {
             Ok(rows) => {

@@ -17,8 +17,6 @@ pub mod fenced;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod leases;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;
@@ -27,11 +25,11 @@ mod options;
 #[cfg(feature = "postgres")]
 mod patience;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-mod reckoning;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod rowlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod sessions;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod tls;
 

@@ -144,6 +144,24 @@ impl Trouble {
     }
 }
 
+impl crate::sessions::Trouble for Trouble {
+    fn silent() -> Self {
+        Trouble::Silent
+    }
+
+    fn is_silent(&self) -> bool {
+        matches!(self, Trouble::Silent)
+    }
+
+    fn no_runtime() -> Self {
+        Trouble::NoRuntime
+    }
+
+    fn fault(self, doing: &'static str) -> Fault {
+        Trouble::fault(self, doing)
+    }
+}
+
 /// The same for what concerns encryption: the server or the URL must change.
 fn tls_advice(error: &mysql_async::Error) -> Option<(FaultKind, &'static str)> {
     use mysql_async::DriverError::NoClientSslFlagFromServer;

@@ -90,6 +90,24 @@ impl Trouble {
     }
 }
 
+impl crate::sessions::Trouble for Trouble {
+    fn silent() -> Self {
+        Trouble::Silent
+    }
+
+    fn is_silent(&self) -> bool {
+        matches!(self, Trouble::Silent)
+    }
+
+    fn no_runtime() -> Self {
+        Trouble::NoRuntime
+    }
+
+    fn fault(self, doing: &'static str) -> Fault {
+        Trouble::fault(self, doing)
+    }
+}
+
 fn is_io(error: &tokio_postgres::Error) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
 }

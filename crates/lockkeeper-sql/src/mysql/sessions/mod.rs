@@ -5,41 +5,36 @@
 //! What such a lock cannot promise, and for whom it is: `docs/guides/sql-durable-or-session.md`.
 
 mod admin;
-mod claimed;
 mod doctor;
 mod join;
-mod lease;
+mod line;
 mod names;
-mod place;
 mod register;
 mod schema;
 mod tether;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Claim, ClaimId, Clock, Error};
+use lockkeeper_core::{Claim, Error};
 use mysql_async::Conn;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::NAME;
 use super::fault::Trouble;
 use super::options::{MysqlMode, MysqlOptions};
-use crate::name::NameHash;
+use crate::sessions::{self, Ground, SessionPlace, session_place};
 
-pub use place::MysqlSessionsPlace;
 pub(crate) use schema::VERSION;
 pub use schema::{durable_switch, session_ddl, session_switch};
 
-use claimed::Claimed;
-use names::{StoreId, lock_name};
+use line::Line;
+use names::StoreId;
 use register::Register;
 
 /// The server counts in whole seconds.
@@ -63,54 +58,34 @@ const TTL_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 #[derive(Clone)]
 pub struct MysqlSessions(Arc<Store>);
 
-/// The sessions of one ttl.
-type Leases = crate::leases::Leases<lease::Lease>;
-type Waiter = crate::leases::Waiter<lease::Lease>;
-
-/// The ttl of the session that keeps a lock of this ttl: the server counts whole seconds, so it is rounded up.
-fn whole_seconds(ttl: Duration) -> Duration {
-    Duration::from_secs(ttl.as_secs() + u64::from(0 < ttl.subsec_nanos()))
+session_place! {
+    /// A claim's place in a line of [`MysqlSessions`].
+    MysqlSessionsPlace, Line
 }
 
 /// What all claims of one process have in common.
-pub(crate) struct Store {
-    site: Arc<Site>,
-    /// The sessions of each runtime and ttl.
-    leases: Mutex<Vec<Arc<Leases>>>,
-    /// What is known of each claim: places of the same claim share it.
-    claims: Mutex<HashMap<ClaimId, Weak<Claimed>>>,
-}
+type Store = sessions::Store<Line>;
 
-/// The server, as its sessions know it. It knows none of them: they end with the store.
+/// The server, as its sessions know it.
 pub(crate) struct Site {
     options: MysqlOptions,
-    clock: Clock,
+    ground: Ground,
     /// What stands for the database in the names of its locks.
     id: StoreId,
-    /// How many sessions may wait at once.
-    waiting: Arc<Semaphore>,
-    /// Counts up when a session ends, so that what it held is told to be lost.
-    alarm: watch::Sender<u64>,
     register: Register,
 }
 
-impl Deref for Store {
-    type Target = Site;
+impl Deref for Site {
+    type Target = Ground;
 
-    fn deref(&self) -> &Site {
-        &self.site
+    fn deref(&self) -> &Ground {
+        &self.ground
     }
 }
 
 impl fmt::Debug for MysqlSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("MysqlSessions").field(&self.0.options).finish()
-    }
-}
-
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -145,16 +120,13 @@ impl MysqlSessions {
         }
         let options = options.ready()?;
         let mut site = Site {
-            clock: Clock::boot(),
+            ground: Ground::new(options.common.timeout, options.waiting_max),
             id: StoreId::default(),
-            waiting: Arc::new(Semaphore::new(options.waiting_max.min(Semaphore::MAX_PERMITS))),
-            alarm: watch::Sender::new(0),
             register: Register::default(),
             options,
         };
         site.id = site.prepare().await.map_err(|it| it.fault("preparing the tables"))?;
-        let store = Store { site: Arc::new(site), leases: Mutex::default(), claims: Mutex::default() };
-        Ok(MysqlSessions(Arc::new(store)))
+        Ok(MysqlSessions(Store::new(site)))
     }
 
     /// The options it was made with.
@@ -190,50 +162,7 @@ impl Site {
         &self,
         answer: impl Future<Output = super::fault::Result<T>>,
     ) -> super::fault::Result<T> {
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = self.clock.sleep(self.options.common.timeout) => Err(Trouble::Silent),
-        }
-    }
-
-    fn leave_sql(&self, lock: &NameHash) -> String {
-        place::release_sql(&lock_name(&self.id, lock))
-    }
-}
-
-impl Store {
-    /// The sessions of the present runtime for this ttl.
-    fn leases(&self, ttl: Duration) -> super::fault::Result<Arc<Leases>> {
-        let own = Handle::try_current().map_err(|_| Trouble::NoRuntime)?;
-        let mut all = locked(&self.leases);
-        if let Some(leases) = all.iter().find(|it| it.ttl == ttl && it.runtime.id() == own.id()) {
-            return Ok(leases.clone());
-        }
-        // Runtimes that have ended take their sessions with them.
-        all.retain(|it| it.is_open() || 1 < Arc::strong_count(it));
-        let leases = Arc::new(Leases::new(&self.site, own, ttl));
-        all.push(leases.clone());
-        Ok(leases)
-    }
-
-    /// What is known of this claim.
-    fn claimed(&self, claim: &Claim) -> Arc<Claimed> {
-        let mut claims = locked(&self.claims);
-        if let Some(claimed) = claims.get(&claim.id).and_then(Weak::upgrade) {
-            return claimed;
-        }
-        let claimed = Arc::new(Claimed::new(claim.clone(), &self.site.id));
-        claims.insert(claim.id, Arc::downgrade(&claimed));
-        claimed
-    }
-
-    /// A place is gone; perhaps it was the last of its claim.
-    fn forget(&self, id: ClaimId) {
-        let mut claims = locked(&self.claims);
-        if claims.get(&id).is_some_and(|it| it.strong_count() == 0) {
-            claims.remove(&id);
-        }
+        self.ground.in_time(answer).await
     }
 }
 
@@ -245,7 +174,7 @@ impl Backend for MysqlSessions {
     }
 
     fn alarm(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.0.alarm.subscribe())
+        Some(self.0.alarm())
     }
 
     fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
@@ -253,6 +182,6 @@ impl Backend for MysqlSessions {
     }
 
     fn enter(&self, claim: Claim) -> MysqlSessionsPlace {
-        MysqlSessionsPlace::new(self.0.clone(), claim)
+        MysqlSessionsPlace(SessionPlace::new(self.0.clone(), claim))
     }
 }

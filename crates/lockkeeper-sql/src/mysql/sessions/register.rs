@@ -9,11 +9,13 @@ use lockkeeper_core::ClaimId;
 use lockkeeper_core::kit::locked;
 
 use super::super::text::{bytes, optional, text};
-use super::claimed::Claimed;
-use super::lease::Lease;
+use super::line::Line;
+use crate::sessions;
 
 /// The most rows that one statement writes.
 const ROWS_MOST: usize = 500;
+
+type Claimed = sessions::Claimed<Line>;
 
 /// A row to be.
 #[derive(Clone)]
@@ -56,7 +58,7 @@ impl Register {
     }
 
     /// Write what has changed, by this session.
-    pub(super) async fn write(&self, lease: &Lease) {
+    pub(super) async fn write(&self, line: &Line) {
         let Ok(_writing) = self.writing.try_lock() else { return };
         loop {
             let rows = self.take_rows();
@@ -68,7 +70,7 @@ impl Register {
                 "REPLACE INTO lockkeeper_session_claim (id, `lock`, conn, counter, since, name, owner, note) VALUES {}",
                 values.join(", ")
             );
-            if lease.ask(sql).await.is_err() {
+            if line.ask_in_time(sql).await.is_err() {
                 // Again by the next who comes; meanwhile operators see less.
                 let mut entries = locked(&self.entries);
                 for row in rows {
@@ -81,7 +83,7 @@ impl Register {
         for ids in gone.chunks(ROWS_MOST) {
             let list: Vec<String> = ids.iter().map(|it| bytes(it.as_bytes())).collect();
             let sql = format!("DELETE FROM lockkeeper_session_claim WHERE id IN ({})", list.join(", "));
-            if lease.ask(sql).await.is_err() {
+            if line.ask_in_time(sql).await.is_err() {
                 locked(&self.gone).extend_from_slice(ids);
             }
         }

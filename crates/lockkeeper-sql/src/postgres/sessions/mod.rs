@@ -5,25 +5,21 @@
 //! cannot promise, and for whom it is: `docs/guides/sql-durable-or-session.md`.
 
 mod admin;
-mod claimed;
 mod doctor;
-mod lease;
-mod place;
+mod line;
 mod schema;
 mod statements;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
 use lockkeeper_core::inspect::DynInspect;
-use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Claim, ClaimId, Clock, Error};
+use lockkeeper_core::{Claim, Error};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::NAME;
 use super::dial::Dialer;
@@ -31,12 +27,12 @@ use super::fault::Trouble;
 use super::options::{PostgresMode, PostgresOptions};
 use super::session::{Ears, Session};
 use super::wire::Wire;
+use crate::sessions::{self, Ground, SessionPlace, session_place};
 
-pub use place::PostgresSessionsPlace;
 pub(crate) use schema::VERSION;
 pub use schema::{durable_switch, session_ddl, session_switch};
 
-use claimed::Claimed;
+use line::Line;
 use statements::Statements;
 
 /// The longest timeout that a session can have: as many milliseconds as fit into 31 bits.
@@ -59,48 +55,33 @@ const TTL_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 #[derive(Clone)]
 pub struct PostgresSessions(Arc<Store>);
 
-/// The sessions of one ttl.
-type Leases = crate::leases::Leases<lease::Lease>;
-type Waiter = crate::leases::Waiter<lease::Lease>;
+session_place! {
+    /// A claim's place in a line of [`PostgresSessions`].
+    PostgresSessionsPlace, Line
+}
 
 /// What all claims of one process have in common.
-pub(crate) struct Store {
-    site: Arc<Site>,
-    /// The sessions of each runtime and ttl.
-    leases: Mutex<Vec<Arc<Leases>>>,
-    /// What is known of each claim: places of the same claim share it.
-    claims: Mutex<HashMap<ClaimId, Weak<Claimed>>>,
-}
+type Store = sessions::Store<Line>;
 
-/// The server, as its sessions know it. It knows none of them: they end with the store.
+/// The server, as its sessions know it.
 pub(crate) struct Site {
     pub(crate) options: PostgresOptions,
-    pub(crate) clock: Clock,
+    ground: Ground,
     dialer: Dialer,
     sql: Statements,
-    /// How many sessions may wait at once.
-    waiting: Arc<Semaphore>,
-    /// Counts up when a session ends, so that what it held is told to be lost.
-    alarm: watch::Sender<u64>,
 }
 
-impl Deref for Store {
-    type Target = Site;
+impl Deref for Site {
+    type Target = Ground;
 
-    fn deref(&self) -> &Site {
-        &self.site
+    fn deref(&self) -> &Ground {
+        &self.ground
     }
 }
 
 impl fmt::Debug for PostgresSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PostgresSessions").field(&self.0.options).finish()
-    }
-}
-
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -136,16 +117,13 @@ impl PostgresSessions {
         let options = options.ready()?;
         let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
         let site = Site {
-            clock: Clock::boot(),
+            ground: Ground::new(options.common.timeout, options.waiting_max),
             sql: Statements::new(&options.schema),
             dialer,
-            alarm: watch::Sender::new(0),
-            waiting: Arc::new(Semaphore::new(options.waiting_max.min(Semaphore::MAX_PERMITS))),
             options,
         };
         site.prepare().await.map_err(|it| it.fault("preparing the tables"))?;
-        let store = Store { site: Arc::new(site), leases: Mutex::default(), claims: Mutex::default() };
-        Ok(PostgresSessions(Arc::new(store)))
+        Ok(PostgresSessions(Store::new(site)))
     }
 
     /// The options it was made with.
@@ -177,46 +155,7 @@ impl Site {
         &self,
         answer: impl Future<Output = Result<T, E>>,
     ) -> super::fault::Result<T> {
-        tokio::select! {
-            biased;
-            answer = answer => answer.map_err(Into::into),
-            () = self.clock.sleep(self.options.common.timeout) => Err(Trouble::Silent),
-        }
-    }
-}
-
-impl Store {
-    /// The sessions of the present runtime for this ttl.
-    fn leases(&self, ttl: Duration) -> super::fault::Result<Arc<Leases>> {
-        let own = Handle::try_current().map_err(|_| Trouble::NoRuntime)?;
-        let mut all = locked(&self.leases);
-        if let Some(leases) = all.iter().find(|it| it.ttl == ttl && it.runtime.id() == own.id()) {
-            return Ok(leases.clone());
-        }
-        // Runtimes that have ended take their sessions with them.
-        all.retain(|it| it.is_open() || 1 < Arc::strong_count(it));
-        let leases = Arc::new(Leases::new(&self.site, own, ttl));
-        all.push(leases.clone());
-        Ok(leases)
-    }
-
-    /// What is known of this claim.
-    fn claimed(&self, claim: &Claim) -> Arc<Claimed> {
-        let mut claims = locked(&self.claims);
-        if let Some(claimed) = claims.get(&claim.id).and_then(Weak::upgrade) {
-            return claimed;
-        }
-        let claimed = Arc::new(Claimed::new(claim.clone()));
-        claims.insert(claim.id, Arc::downgrade(&claimed));
-        claimed
-    }
-
-    /// A place is gone; perhaps it was the last of its claim.
-    fn forget(&self, id: ClaimId) {
-        let mut claims = locked(&self.claims);
-        if claims.get(&id).is_some_and(|it| it.strong_count() == 0) {
-            claims.remove(&id);
-        }
+        self.ground.in_time(async { answer.await.map_err(Into::into) }).await
     }
 }
 
@@ -228,7 +167,7 @@ impl Backend for PostgresSessions {
     }
 
     fn alarm(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.0.alarm.subscribe())
+        Some(self.0.alarm())
     }
 
     fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
@@ -236,6 +175,6 @@ impl Backend for PostgresSessions {
     }
 
     fn enter(&self, claim: Claim) -> PostgresSessionsPlace {
-        PostgresSessionsPlace::new(self.0.clone(), claim)
+        PostgresSessionsPlace(SessionPlace::new(self.0.clone(), claim))
     }
 }

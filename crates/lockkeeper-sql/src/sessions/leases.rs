@@ -1,16 +1,16 @@
 //! The sessions of one ttl: one that all free locks share, and those that wait, each for one lock.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::Moment;
 use lockkeeper_core::kit::locked;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::Lease;
+use super::wire::{Trouble as _, Wire};
 use crate::name::NameHash;
 
 /// The most sessions that are kept for the next who must wait. The server ends them when they are idle for the ttl.
@@ -22,53 +22,27 @@ const CONTENDED: Duration = Duration::from_secs(1);
 /// The most names that are remembered to be contended.
 const CONTENDED_MOST: usize = 1024;
 
-/// A session whose timeout is the lease of what it holds, on either server.
-pub(crate) trait Leased: fmt::Debug + Send + Sync + Sized + 'static {
-    /// What all sessions of a store share.
-    type Site: Send + Sync + 'static;
-    type Trouble: Send + 'static;
-
-    /// Open one; `waits` if it is to wait for locks.
-    fn open(
-        site: &Arc<Self::Site>,
-        ttl: Duration,
-        waits: bool,
-    ) -> impl Future<Output = Result<Arc<Self>, Self::Trouble>> + Send;
-
-    /// Whether it holds nothing any more, for good.
-    fn is_over(&self) -> bool;
-
-    /// End it, and with it all that it holds.
-    fn end(&self);
-
-    /// How many may wait at a time.
-    fn waiting(site: &Self::Site) -> &Arc<Semaphore>;
-
-    /// The runtime is gone.
-    fn no_runtime() -> Self::Trouble;
-}
-
 /// The sessions of one runtime and ttl.
-pub(crate) struct Leases<S: Leased> {
-    site: Arc<S::Site>,
-    pub(crate) runtime: Handle,
-    pub(crate) ttl: Duration,
-    shared: Mutex<Option<Arc<S>>>,
+pub(super) struct Leases<W: Wire> {
+    site: Arc<W::Site>,
+    pub(super) runtime: Handle,
+    pub(super) ttl: Duration,
+    shared: Mutex<Option<Arc<Lease<W>>>>,
     /// Held while connecting, so that those who find the session over open one, not many.
     connecting: tokio::sync::Mutex<()>,
-    spare: Mutex<Vec<Waiter<S>>>,
-    contended: Mutex<HashMap<NameHash, Moment>>,
+    spare: Mutex<Vec<Waiter<W>>>,
+    /// Names that were waited for: when that was last, and for how long.
+    contended: Mutex<HashMap<NameHash, (Moment, Duration)>>,
 }
 
 /// A session of its own for whoever must wait, and the permission to have it.
-#[derive(Debug)]
-pub(crate) struct Waiter<S> {
-    pub(crate) lease: Arc<S>,
+pub(super) struct Waiter<W: Wire> {
+    pub(super) lease: Arc<Lease<W>>,
     permit: OwnedSemaphorePermit,
 }
 
-impl<S: Leased> Leases<S> {
-    pub(crate) fn new(site: &Arc<S::Site>, runtime: Handle, ttl: Duration) -> Self {
+impl<W: Wire> Leases<W> {
+    pub(super) fn new(site: &Arc<W::Site>, runtime: Handle, ttl: Duration) -> Self {
         Leases {
             site: site.clone(),
             runtime,
@@ -80,16 +54,16 @@ impl<S: Leased> Leases<S> {
         }
     }
 
-    pub(crate) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.open_one().is_some()
     }
 
-    fn open_one(&self) -> Option<Arc<S>> {
+    fn open_one(&self) -> Option<Arc<Lease<W>>> {
         locked(&self.shared).clone().filter(|it| !it.is_over())
     }
 
     /// The session that all free locks share.
-    pub(crate) async fn shared(self: &Arc<Self>) -> Result<Arc<S>, S::Trouble> {
+    pub(super) async fn shared(self: &Arc<Self>) -> Result<Arc<Lease<W>>, W::Trouble> {
         if let Some(lease) = self.open_one() {
             return Ok(lease);
         }
@@ -105,29 +79,29 @@ impl<S: Leased> Leases<S> {
             *locked(&leases.shared) = Some(lease.clone());
             Ok(lease)
         });
-        opening.await.unwrap_or(Err(S::no_runtime()))
+        opening.await.unwrap_or(Err(W::Trouble::no_runtime()))
     }
 
-    async fn open(&self, waits: bool) -> Result<Arc<S>, S::Trouble> {
-        S::open(&self.site, self.ttl, waits).await
+    async fn open(&self, waits: bool) -> Result<Arc<Lease<W>>, W::Trouble> {
+        Lease::open(&self.site, self.ttl, waits).await
     }
 
     /// A session of its own for one who must wait. `None` if there are as many as may be.
-    pub(crate) async fn waiter(self: &Arc<Self>) -> Result<Option<Waiter<S>>, S::Trouble> {
+    pub(super) async fn waiter(self: &Arc<Self>) -> Result<Option<Waiter<W>>, W::Trouble> {
         while let Some(spare) = locked(&self.spare).pop() {
             if !spare.lease.is_over() {
                 return Ok(Some(spare));
             }
         }
-        let Ok(permit) = S::waiting(&self.site).clone().try_acquire_owned() else { return Ok(None) };
+        let Ok(permit) = self.site.waiting.clone().try_acquire_owned() else { return Ok(None) };
         let leases = self.clone();
         let opening = self.runtime.spawn(async move { leases.open(true).await });
-        let lease = opening.await.unwrap_or(Err(S::no_runtime()))?;
+        let lease = opening.await.unwrap_or(Err(W::Trouble::no_runtime()))?;
         Ok(Some(Waiter { lease, permit }))
     }
 
     /// Its lock was given back: the next who must wait may have the session.
-    pub(crate) fn spare(&self, waiter: Waiter<S>) {
+    pub(super) fn spare(&self, waiter: Waiter<W>) {
         let mut spare = locked(&self.spare);
         spare.retain(|it| !it.lease.is_over());
         if spare.len() < SPARE && !waiter.lease.is_over() {
@@ -136,9 +110,9 @@ impl<S: Leased> Leases<S> {
     }
 
     /// Whether this name is likely to be held by others.
-    pub(crate) fn is_contended(&self, lock: &NameHash, now: Moment) -> bool {
+    pub(super) fn is_contended(&self, lock: &NameHash, now: Moment) -> bool {
         let mut contended = locked(&self.contended);
-        let since = contended.get(lock).copied();
+        let since = contended.get(lock).map(|it| it.0);
         match since {
             Some(at) if now < at.after(CONTENDED) => true,
             Some(_) => {
@@ -149,28 +123,29 @@ impl<S: Leased> Leases<S> {
         }
     }
 
-    /// It was waited for, or it was not.
-    pub(crate) fn note(&self, lock: NameHash, waited: bool, now: Moment) {
+    /// For how long this name may be waited for, by the last wait: twice as long.
+    pub(super) fn expected(&self, lock: &NameHash) -> Duration {
+        locked(&self.contended).get(lock).map_or(Duration::ZERO, |it| it.1 * 2)
+    }
+
+    /// It was waited for, for so long; or it was not.
+    pub(super) fn note(&self, lock: NameHash, waited: Option<Duration>, now: Moment) {
         let mut contended = locked(&self.contended);
-        if !waited {
+        let Some(waited) = waited else {
             contended.remove(&lock);
-        } else if contended.len() < CONTENDED_MOST || contended.contains_key(&lock) {
-            contended.insert(lock, now);
+            return;
+        };
+        if contended.len() < CONTENDED_MOST || contended.contains_key(&lock) {
+            contended.insert(lock, (now, waited));
         } else {
-            contended.retain(|_, at| now < at.after(CONTENDED));
+            contended.retain(|_, it| now < it.0.after(CONTENDED));
         }
     }
 }
 
-impl<S: Leased> fmt::Debug for Leases<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("ttl", &self.ttl).finish_non_exhaustive()
-    }
-}
-
-impl<S: Leased> Waiter<S> {
+impl<W: Wire> Waiter<W> {
     /// The permission outlives the session by nothing.
-    pub(crate) fn end(self) {
+    pub(super) fn end(self) {
         self.lease.end();
         drop(self.permit);
     }

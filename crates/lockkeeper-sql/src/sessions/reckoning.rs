@@ -15,7 +15,7 @@ use crate::name::span;
 
 /// What is known about the life of one session.
 #[derive(Debug)]
-pub(crate) struct Reckoning {
+pub(super) struct Reckoning {
     ttl: Duration,
     state: Mutex<State>,
 }
@@ -36,29 +36,29 @@ struct Reading {
 
 impl Reckoning {
     /// A session whose first question was sent at this moment, and what the server's clock showed, in microseconds.
-    pub(crate) fn new(ttl: Duration, sent_at: Moment, server: i64) -> Self {
+    pub(super) fn new(ttl: Duration, sent_at: Moment, server: i64) -> Self {
         let state = State { proof: sent_at, reading: Reading { sent_at, server } };
         Reckoning { ttl, state: Mutex::new(state) }
     }
 
     /// When the last question was sent that was answered, as far as is known.
-    pub(crate) fn proof(&self) -> Moment {
+    pub(super) fn proof(&self) -> Moment {
         locked(&self.state).proof
     }
 
     /// Until when the server surely keeps the session.
-    pub(crate) fn proven_until(&self) -> Moment {
+    pub(super) fn proven_until(&self) -> Moment {
         self.proof().after(self.ttl)
     }
 
     /// A question that was sent at this moment was answered soon.
-    pub(crate) fn proven(&self, sent_at: Moment) {
+    pub(super) fn proven(&self, sent_at: Moment) {
         let mut state = locked(&self.state);
         state.proof = sent_at.max(state.proof);
     }
 
     /// The same for a beat, whose answer says what the server's clock showed.
-    pub(crate) fn beaten(&self, sent_at: Moment, server: i64) {
+    pub(super) fn beaten(&self, sent_at: Moment, server: i64) {
         let mut state = locked(&self.state);
         state.proof = sent_at.max(state.proof);
         state.reading = Reading { sent_at, server };
@@ -67,7 +67,7 @@ impl Reckoning {
     /// A wait that was sent at `sent_at` is answered at `now`: the server's clock showed `server` when it let us in. Answers
     /// when that was by our clock, at the latest, and never after the answer arrived; `None` if the last reading is too old
     /// to tell, or little is left of the ttl: a beat must make sure.
-    pub(crate) fn let_in(&self, now: Moment, sent_at: Moment, server: i64) -> Option<Moment> {
+    pub(super) fn let_in(&self, now: Moment, sent_at: Moment, server: i64) -> Option<Moment> {
         let mut state = locked(&self.state);
         let reading = state.reading;
         let later = server.checked_sub(reading.server).filter(|it| 0 <= *it).map(span);
@@ -82,8 +82,7 @@ impl Reckoning {
     }
 
     /// What the server's clock shows, by the last reading of it: for operators only.
-    #[cfg(feature = "mysql")]
-    pub(crate) fn server_now(&self, now: Moment) -> i64 {
+    pub(super) fn server_now(&self, now: Moment) -> i64 {
         let reading = locked(&self.state).reading;
         let since = (now - reading.sent_at).as_micros();
         reading.server.saturating_add(i64::try_from(since).unwrap_or(0))

@@ -1,0 +1,94 @@
+//! What is known of one claim, shared by all places of it: where it holds, where it waits, or that it does neither.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lockkeeper_core::backend::Fault;
+use lockkeeper_core::{Claim, Moment};
+use tokio::sync::watch;
+
+use super::leases::Waiter;
+use super::{Lease, Leases, Wire};
+use crate::name::{NameHash, hash};
+
+/// One claim. Its verbs follow one another.
+pub(crate) struct Claimed<W: Wire> {
+    pub(crate) claim: Claim,
+    pub(crate) lock: NameHash,
+    /// What the server calls it.
+    pub(crate) name: W::Name,
+    pub(super) state: tokio::sync::Mutex<State<W>>,
+    /// Counts up when a wait is over, so that whoever listens asks.
+    pub(super) rung: watch::Sender<u64>,
+}
+
+impl<W: Wire> Claimed<W> {
+    pub(super) fn new(claim: Claim, site: &W::Site) -> Self {
+        let (lock, rung) = (hash(&claim.key), watch::Sender::new(0));
+        let name = W::name(site, &lock);
+        Claimed { claim, lock, name, state: tokio::sync::Mutex::new(State::Out), rung }
+    }
+
+    /// Whether its owner or its note is worth a row.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.claim.label.owner.is_some() || self.claim.label.note.is_some()
+    }
+}
+
+impl<W: Wire> fmt::Debug for Claimed<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claimed").field("claim", &self.claim).finish_non_exhaustive()
+    }
+}
+
+/// Where a claim stands.
+pub(super) enum State<W: Wire> {
+    Out,
+    /// A take on the shared session failed, and may have taken it.
+    InDoubt(Arc<Lease<W>>),
+    Held(Held<W>),
+    Waiting(Waiting<W>),
+}
+
+pub(super) struct Held<W: Wire> {
+    pub(super) on: On<W>,
+    pub(super) mark: W::Mark,
+    pub(super) counter: u64,
+}
+
+/// The session that has the lock.
+pub(super) enum On<W: Wire> {
+    Shared(Arc<Lease<W>>),
+    Own(Waiter<W>, Arc<Leases<W>>),
+}
+
+impl<W: Wire> On<W> {
+    pub(super) fn lease(&self) -> &Arc<Lease<W>> {
+        match self {
+            On::Shared(lease) => lease,
+            On::Own(waiter, _) => &waiter.lease,
+        }
+    }
+}
+
+/// A session that stands in the server's line.
+pub(super) struct Waiting<W: Wire> {
+    pub(super) waiter: Waiter<W>,
+    pub(super) leases: Arc<Leases<W>>,
+    pub(super) lock: NameHash,
+    pub(super) told: watch::Receiver<Option<Told<W::Mark>>>,
+}
+
+/// What came of waiting.
+#[derive(Clone, Debug)]
+pub(super) enum Told<M> {
+    LetIn {
+        counter: u64,
+        mark: M,
+        waited: bool,
+        proven_at: Moment,
+    },
+    /// The session is over, and its place in the line with it.
+    Over,
+    Failed(Fault),
+}
