@@ -7,7 +7,8 @@ mod common;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{Server, TOKEN, within};
+use common::{Server, TOKEN, until, within};
+use lockkeeper::Meters;
 use lockkeeper_serve::Serve;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -135,4 +136,30 @@ async fn go_with_its_standard_library() {
         Command::new("go").args(["build", "-o", &program, "lock.go"]).current_dir(self::folder()).status();
     assert!(built.await.unwrap().success());
     holds_and_lets_go(&[&program]).await;
+}
+
+/// All programs of a host stand in one local queue, so the store is asked for the first of them only.
+#[tokio::test]
+async fn a_lock_goes_from_one_language_to_the_next_without_a_trip() {
+    let (folder, meters) = (tempfile::TempDir::new().unwrap(), Meters::new());
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let server = Server::with(&url, |it| it.observer(meters.clone()), Serve::allow_locks).await;
+    let mut holder = Client::start(&server, &["python3", "lock.py"]);
+    holder.holds().await;
+    for next in [&["node", "lock.mjs"], &["sh", "lock.sh"]] {
+        let mut waiter = Client::start(&server, next);
+        until("the next one waits", async || meters.snapshot().sum("lockkeeper.waiting", &[]) == 1).await;
+        holder.ends().await;
+        waiter.holds().await;
+        holder = waiter;
+    }
+    let now = meters.snapshot();
+    let granted = |by| now.sum("lockkeeper.acquire.duration", &[("outcome", "granted"), ("by", by)]);
+    assert_eq!(["store", "hand_on"].map(granted), [1, 2]);
+    // It may look meanwhile whether another host waits, on nobody's way.
+    let asked = |verb| now.sum("lockkeeper.store.duration", &[("verb", verb)]);
+    assert_eq!(["turn", "leave"].map(asked), [1, 0], "it was taken from the store once and never given back");
+    holder.ends().await;
+    server.is_free("orders%2F42").await;
+    server.ends().await;
 }

@@ -2,7 +2,8 @@
 //! must turn red.
 //!
 //! A mistake is a patch under `crates/lockkeeper-testkit/mutants`, so that what ships holds nothing of it. All share
-//! one copy and the build folder of the workspace: only what a patch changes is built anew.
+//! one copy and the build folder of the workspace: only what a patch changes is built anew. Those that need no server are
+//! planted into two copies at a time, because a crate is compiled by one core for most of the time.
 
 pub(crate) mod copy;
 pub(crate) mod patch;
@@ -10,6 +11,8 @@ pub(crate) mod patch;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use crate::shell;
@@ -29,16 +32,28 @@ pub(crate) fn run(names: &[&str]) -> Result<(), String> {
     }
     let named: Vec<&Patch> =
         all.iter().filter(|it| names.is_empty() || names.contains(&it.name.as_str())).collect();
-    let copy = Copy::make(&shell::root().join("target/mutants"))?;
-    are_green(&copy, &named)?;
-    plant(&copy, &named)
+    let copies = copies_for(&named)?;
+    are_green(&copies[0], &named)?;
+    plant(&copies, &named)
 }
 
 /// Those that need no server, which is quick, after all tests were green.
 pub(crate) fn run_simulated() -> Result<(), String> {
     let all = patches()?;
-    let copy = Copy::make(&shell::root().join("target/mutants"))?;
-    plant(&copy, &all.iter().filter(|it| !it.needs_servers).collect::<Vec<_>>())
+    let simulated: Vec<&Patch> = all.iter().filter(|it| !it.needs_servers).collect();
+    plant(&copies_for(&simulated)?, &simulated)
+}
+
+/// One, or two where no test has servers to look after.
+fn copies_for(patches: &[&Patch]) -> Result<Vec<Copy>, String> {
+    let root = shell::root();
+    let mut copies = vec![Copy::make(&root.join("target/mutants"), None)?];
+    if 1 < patches.len() && patches.iter().all(|it| !it.needs_servers) {
+        let beside = root.join("target/mutants-beside");
+        copy::share_builds(&root.join("target"), &beside.join("target"))?;
+        copies.push(Copy::make(&beside, Some(beside.join("target")))?);
+    }
+    Ok(copies)
 }
 
 /// Every patch must fit the tree as it is; whether it is caught takes longer to tell.
@@ -75,26 +90,43 @@ fn are_green(copy: &Copy, patches: &[&Patch]) -> Result<(), String> {
     Ok(())
 }
 
-fn plant(copy: &Copy, patches: &[&Patch]) -> Result<(), String> {
-    let mut rows = Vec::new();
-    let mut survived = 0;
-    for patch in patches {
-        let result = try_one(copy, patch);
-        // Whatever became of it: the next one starts from sound code.
-        copy.renew()?;
-        survived += usize::from(result.is_err());
-        let result = result.map_or_else(|it| format!("NOT CAUGHT: {it}"), |()| "caught".to_owned());
-        shell::say(&format!("xtask: {}: {result}", patch.name));
-        rows.push(format!(
-            "| {} | {} | {} | {} |",
-            patch.name,
-            patch.mistake,
-            patch.target,
-            first_line(&result)
-        ));
-    }
+/// Each copy takes the next one that nobody has taken.
+fn plant(copies: &[Copy], patches: &[&Patch]) -> Result<(), String> {
+    let (next, rows) = (Mutex::new(patches.iter().enumerate()), Mutex::new(Vec::new()));
+    let work = |copy: &Copy| -> Result<(), String> {
+        loop {
+            let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((at, patch)) = taken else { return Ok(()) };
+            let result = try_one(copy, patch);
+            // Whatever became of it: the next one starts from sound code.
+            copy.renew()?;
+            let caught = result.is_ok();
+            let result = result.map_or_else(|it| format!("NOT CAUGHT: {it}"), |()| "caught".to_owned());
+            shell::say(&format!("xtask: {}: {result}", patch.name));
+            let row = format!(
+                "| {} | {} | {} | {} |",
+                patch.name,
+                patch.mistake,
+                patch.target,
+                first_line(&result)
+            );
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push((at, row, caught));
+        }
+    };
+    let ends: Vec<Result<(), String>> = thread::scope(|scope| {
+        let workers: Vec<_> = copies.iter().map(|copy| scope.spawn(|| work(copy))).collect();
+        let ended =
+            |it: thread::ScopedJoinHandle<'_, _>| it.join().unwrap_or(Err("a thread panicked".into()));
+        workers.into_iter().map(ended).collect()
+    });
+    ends.into_iter().collect::<Result<(), String>>()?;
+    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+    rows.sort();
     shell::say("\n| mutant | mistake | test | |\n|---|---|---|---|");
-    shell::say(&rows.join("\n"));
+    for (_, row, _) in &rows {
+        shell::say(row);
+    }
+    let survived = rows.iter().filter(|it| !it.2).count();
     if survived == 0 { Ok(()) } else { Err(format!("{survived} of {} mistakes were not caught", rows.len())) }
 }
 
@@ -159,7 +191,7 @@ fn cargo(copy: &Copy, args: &[&str], limit: Option<Duration>) -> Result<(bool, S
     command.args(["--kill-after=10", &seconds, "cargo"]).args(args);
     command.current_dir(copy.tree()).stdin(Stdio::null());
     // The crates that everybody uses are built there already. Names of ours differ, because their path does.
-    command.env("CARGO_TARGET_DIR", shell::root().join("target")).env("RUST_BACKTRACE", "0");
+    command.env("CARGO_TARGET_DIR", copy.target()).env("RUST_BACKTRACE", "0");
     let out = command.output().map_err(|it| format!("cannot run {command:?}: {it}"))?;
     let text = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned()).concat();
     Ok((out.status.success(), text))

@@ -58,7 +58,7 @@ fn plant(names: &[&str]) -> Result<(), String> {
             known.join(", ")
         ));
     }
-    let copy = Copy::make(&shell::root().join("target/mutants"))?;
+    let copy = Copy::make(&shell::root().join("target/mutants"), None)?;
     let mut rows = Vec::new();
     let mut survived = 0;
     for it in all.iter().filter(|it| names.is_empty() || names.contains(&it.patch.name.as_str())) {

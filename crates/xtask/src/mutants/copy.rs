@@ -9,24 +9,32 @@ use crate::shell;
 pub(crate) struct Copy {
     source: PathBuf,
     tree: PathBuf,
+    target: PathBuf,
     /// Held for as long as we use the copy: two runs would plant into each other's.
     _lock: File,
 }
 
 impl Copy {
-    /// Make it, or bring it up to date. Files that are the same stay untouched, so that they are not built again.
-    pub(crate) fn make(folder: &Path) -> Result<Self, String> {
+    /// Make it, or bring it up to date. Files that are the same stay untouched, so that they are not built again. It is built
+    /// in the folder of the workspace, or in one of its own.
+    pub(crate) fn make(folder: &Path, target: Option<PathBuf>) -> Result<Self, String> {
         let tree = folder.join("tree");
         fs::create_dir_all(&tree).map_err(|it| of(&tree, &it))?;
         let lock = File::create(folder.join("lock")).map_err(|it| of(folder, &it))?;
         lock.lock().map_err(|it| of(folder, &it))?;
-        let copy = Copy { source: shell::root(), tree, _lock: lock };
+        let source = shell::root();
+        let target = target.unwrap_or_else(|| source.join("target"));
+        let copy = Copy { source, tree, target, _lock: lock };
         copy.renew()?;
         Ok(copy)
     }
 
     pub(crate) fn tree(&self) -> &Path {
         &self.tree
+    }
+
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
     }
 
     /// Make it equal to the tree again.
@@ -53,6 +61,25 @@ impl Copy {
     pub(crate) fn apply(&self, patch: &Path) -> Result<(), String> {
         git_apply(&self.tree, patch, &[])
     }
+}
+
+/// Let a second build folder begin with what the first one has of everybody's crates: without it two builds at a time would
+/// wait for each other, and with an empty one everything would be built again. What was compiled is linked, not copied:
+/// its name says what it was made of, so neither build writes the other's.
+pub(super) fn share_builds(from: &Path, to: &Path) -> Result<(), String> {
+    let (from, to) = (from.join("debug"), to.join("debug"));
+    if to.is_dir() {
+        return Ok(());
+    }
+    let half = to.with_extension("half");
+    drop(fs::remove_dir_all(&half));
+    fs::create_dir_all(&half).map_err(|it| of(&half, &it))?;
+    for (folder, how) in [("deps", "-al"), ("build", "-a"), (".fingerprint", "-a")] {
+        let (from, half) = (from.join(folder).display().to_string(), half.display().to_string());
+        shell::output("cp", &[how, &from, &half])?;
+    }
+    // Only what is whole has the name.
+    fs::rename(&half, &to).map_err(|it| of(&to, &it))
 }
 
 /// Whether a patch can be applied to this tree.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::shell;
 
@@ -34,7 +34,7 @@ pub(super) fn check(names: &[&str], version: &str) -> Result<(), String> {
     shell::step("packages, as they are packed", "cargo", &[&args[..], &places].concat())
 }
 
-fn unpack(archive: &Path, folder: &PathBuf) -> Result<(), String> {
+fn unpack(archive: &Path, folder: &Path) -> Result<(), String> {
     let (archive, folder) = (archive.display().to_string(), folder.display().to_string());
     shell::output("tar", &["-xzf", &archive, "-C", &folder]).map(drop)
 }
