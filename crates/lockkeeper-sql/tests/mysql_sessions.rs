@@ -52,8 +52,8 @@ impl<S: Ours> Sessions for S {
 
     async fn promote(&self) {}
 
-    const FENCES_AHEAD: &'static str =
-        "UPDATE lockkeeper_session_store SET ceiling = UNIX_TIMESTAMP() * 1000 + 1000000000";
+    const FENCES_AHEAD: &'static str = "UPDATE lockkeeper_session_store SET ceiling = ceiling + 1000000000; \
+         UPDATE lockkeeper_session_epoch SET base = base + 1000000000";
 
     const COUNTS: &'static [(&'static str, &'static str)] = &[];
 

@@ -54,8 +54,8 @@ impl Sessions for OnPostgres {
         self.0.promote().await.unwrap();
     }
 
-    const FENCES_AHEAD: &'static str = "SELECT setval('lockkeeper.lockkeeper_session_counter', \
-         (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000000000)";
+    const FENCES_AHEAD: &'static str = "SELECT setval('lockkeeper.lockkeeper_session_counter', last_value + 1000000000) \
+         FROM lockkeeper.lockkeeper_session_counter";
 
     const COUNTS: &'static [(&'static str, &'static str)] =
         &[("track_functions", "pl"), ("autovacuum", "off"), ("max_locks_per_transaction", "256")];

@@ -122,10 +122,11 @@ pub(crate) async fn a_promoted_replica_with_a_slow_clock_lets_nobody_in_too_earl
     S: Sessions,
 >() {
     let (leader, follower) = S::followed().await;
-    let (store, clock) = (open::<S>(&leader.url()).await, Clock::boot());
-    // Whatever the clock of the follower shows, it is behind the fences by days.
+    let (first, clock) = (locker(open::<S>(&leader.url()).await, TTL), Clock::boot());
+    let _held = first.lock("first").await.unwrap();
+    // Whatever the clock of the follower shows, it is behind these fences by days.
     leader.sql(S::FENCES_AHEAD).await;
-    let guard = locker(store, TTL).lock("orders/42").await.unwrap();
+    let guard = locker(open::<S>(&leader.url()).await, TTL).lock("orders/42").await.unwrap();
     until(async || follower.knows(&leader).await.then_some(())).await;
     leader.kill().unwrap();
     let killed_at = clock.now();

@@ -11,18 +11,23 @@ use crate::turns::Turns;
 pub(crate) async fn waiting_for_one_lock_holds_up_none_of_the_others<S: Sessions>() {
     let site = S::start(&[]).await;
     let (store, there) = (open::<S>(&site.url()).await, locker(open::<S>(&site.url()).await, LONG));
-    let here = locker(store.clone(), LONG);
+    let (here, clock) = (locker(store.clone(), LONG), Clock::boot());
     let (held, wanted) = (here.lock("held").await.unwrap(), there.lock("wanted").await.unwrap());
     let waiting = tokio::spawn({
         let here = here.clone();
         async move { here.lock("wanted").await.map(|it| it.fence()) }
     });
-    until(async || {
-        store.show(wanted.key()).await.unwrap().is_some_and(|it| !it.waiters.is_empty()).then_some(())
-    })
-    .await;
+    let waited = async || {
+        store.show(wanted.key()).await.unwrap().and_then(|it| it.waiters.first().and_then(|it| it.since))
+    };
+    until(&waited).await;
+    let seen_at = clock.now();
     within(here.lock("another")).await.unwrap().release().await.unwrap();
+    let since = clock.now() - seen_at;
     assert!(held.is_valid(), "a lock was lost because its process waits for another");
+    // By the server's clock, which may go a little slower.
+    let still = waited().await.is_some_and(|it| since <= it + Duration::from_secs(1));
+    assert!(still, "a wait was given up because its process took another lock");
     let before = wanted.fence();
     wanted.release().await.unwrap();
     assert!(before < within(waiting).await.unwrap().unwrap());

@@ -34,7 +34,7 @@ pub(crate) trait Sessions: Site {
     async fn knows(&self, leader: &Self) -> bool;
     /// The one that it followed is dead.
     async fn promote(&self);
-    /// Before the first session: the fences are far ahead of the server's clock, as on a server whose clock is slow.
+    /// After the first session: fences of later ones are far ahead of the server's clock, as if that went slow.
     const FENCES_AHEAD: &'static str;
     /// The settings under which the server counts statements, and nobody else's.
     const COUNTS: &'static [(&'static str, &'static str)];
