@@ -5,6 +5,8 @@ use std::time::Duration;
 use lockkeeper::{Guard, Locker};
 use lockkeeper_core::Clock;
 
+use super::sheet::Figures;
+use super::tell;
 use crate::Answer;
 use crate::measure::per;
 use crate::redis::tally::cpu_seconds;
@@ -25,7 +27,7 @@ const AT_ONCE: usize = 2_000;
 const END_MAX: Duration = Duration::from_mins(2);
 
 /// What so many held locks cost.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Held {
     pub(super) locks: usize,
     /// Taken per second, the last of them.
@@ -56,22 +58,24 @@ impl Held {
         )
     }
 
-    /// Whether so many can be taken after these, in time and in memory.
+    /// Whether so many can be taken after these, in time and in memory. Where these could not be kept, more would tell nothing.
     fn allows(&self, size: usize) -> bool {
         let seconds = per((size - self.locks) as u64, 1) / self.taken;
-        seconds < TAKE_MAX.as_secs_f64() && self.bytes.0 * per(size as u64, 1) < MEMORY_MAX
+        self.valid == self.locks
+            && seconds < TAKE_MAX.as_secs_f64()
+            && self.bytes.0 * per(size as u64, 1) < MEMORY_MAX
     }
 }
 
 /// As many as can be taken in time, and what each stage costs.
-pub(super) async fn grow(site: &Site) -> Answer<Vec<Held>> {
+pub(super) async fn grow(site: &Site) -> Answer<()> {
     let (clock, store) = (Clock::boot(), lockkeeper::open(&site.url()).await?);
     let (locker, inspect) = (store.locker.ttl(TTL).build(), store.inspect);
     locker.lock("first").await?.release().await?;
-    let at_start = (resident(std::process::id()), site.bytes());
-    let (mut guards, mut out): (Vec<Guard>, Vec<Held>) = (Vec::new(), Vec::new());
+    let at_start = (resident(std::process::id()), site.bytes().await?);
+    let (mut guards, mut last): (Vec<Guard>, Option<Held>) = (Vec::new(), None);
     for size in SIZES {
-        if out.last().is_some_and(|it| !it.allows(size)) {
+        if last.as_ref().is_some_and(|it| !it.allows(size)) {
             break;
         }
         let (missing, began) = (size - guards.len(), clock.now());
@@ -79,20 +83,21 @@ pub(super) async fn grow(site: &Site) -> Answer<Vec<Held>> {
         let taken = per(missing as u64, 1) / (clock.now() - began).as_secs_f64();
         let (requests, busy) = keep(site, &clock).await?;
         let bytes = |from: u64, now: u64| per(now.saturating_sub(from), size as u64);
-        let bytes = (bytes(at_start.0, resident(std::process::id())), bytes(at_start.1, site.bytes()));
+        let bytes = (bytes(at_start.0, resident(std::process::id())), bytes(at_start.1, site.bytes().await?));
         let began = clock.now();
         let listed = inspect.list("").await?.len();
         let list = clock.now() - began;
         let valid = guards.iter().filter(|it| it.is_valid()).count();
         let held = Held { locks: size, taken, valid, requests, busy, list, listed, bytes };
         say(&held.line());
-        out.push(held);
+        tell(&Figures::Held(held.clone()))?;
+        last = Some(held);
     }
     let began = clock.now();
     drop(guards);
     locker.shutdown(END_MAX).await?;
     say(&format!("given back in {:.1?}", clock.now() - began));
-    Ok(out)
+    Ok(())
 }
 
 /// Take more until there are so many.

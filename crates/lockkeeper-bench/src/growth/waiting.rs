@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_secs(10);
 const IDLE: usize = 10_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Waiting {
     /// Requests per second while a thousand names are held and waited for by another process.
     pub(super) requests: f64,

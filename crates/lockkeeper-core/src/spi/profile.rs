@@ -15,6 +15,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a promise of its own, and any may be given with any other"
+)]
 pub struct Profile {
     /// The backend's name in errors and events, such as `"sqlite"`.
     pub name: &'static str,
