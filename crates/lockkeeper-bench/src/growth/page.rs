@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::held::Held;
 use super::plot;
 use super::sheet::Sheet;
 use crate::Answer;
