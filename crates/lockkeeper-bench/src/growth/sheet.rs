@@ -118,7 +118,9 @@ mod tests {
             Figures::Waiting(waiting.clone()),
         ];
         let mut sheet = Sheet::of(Store::Redis);
-        told.iter().for_each(|it| sheet.read(&it.line()).unwrap());
+        for it in &told {
+            sheet.read(&it.line()).unwrap();
+        }
         let lines = vec![(1, Some(41.75)), (10_000, None)];
         assert_eq!(sheet, Sheet { store: Store::Redis, lines, held: vec![held], waiting: Some(waiting) });
         assert!(sheet.read("held 1 2 3").is_err() && sheet.read("").is_err());

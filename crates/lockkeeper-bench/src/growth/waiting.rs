@@ -65,7 +65,8 @@ fn name(nth: usize) -> String {
 async fn stand(site: &Site, clock: &Clock) -> Answer<()> {
     let inspect = lockkeeper::open(&site.url()).await?.inspect;
     for _ in 0..600 {
-        let locks = inspect.list("waited/").await?;
+        // On a busy machine an answer may come late.
+        let locks = inspect.list("waited/").await.unwrap_or_default();
         if locks.iter().map(|it| it.waiters.len()).sum::<usize>() == NAMES {
             return Ok(());
         }
