@@ -13,12 +13,12 @@ use std::time::Duration;
 /// assert_eq!((profile.rooms, profile.lease), (Rooms::Weighted, Lease::Claim));
 /// assert!(profile.ttl_min <= profile.ttl_max);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a promise of its own, and any may be given with any other"
 )]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Profile {
     /// The backend's name in errors and events, such as `"sqlite"`.
     pub name: &'static str,
