@@ -2,16 +2,24 @@
 //! calls this, and writes docs/growth.md.
 //!
 //! ```text
-//!   line: hand-offs of a long line ── held: renewals, listings, memory ── waiting: who only waits ── page, plot
+//!   a process for each store and stage ─▶ line: hand-offs of a long line │ held: renewals, listings, memory │ waiting: who only waits
+//!                     ◀─ its figures ─── sheet ─▶ page, plot: written after each store
 //! ```
+//!
+//! Memory is what the process has, so each stage has one of its own: what an earlier stage gave back would hide what a later one
+//! takes. A stage that hangs or fails costs its own cells and no others.
 
 mod held;
 mod line;
 mod page;
 mod plot;
+mod sheet;
 mod waiting;
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lockkeeper::sql::mysql::Mysql;
 use lockkeeper::sql::postgres::Postgres;
@@ -19,7 +27,8 @@ use lockkeeper::sql::postgres::Postgres;
 use crate::Answer;
 use crate::report::say;
 use crate::site::{Site, Store};
-use page::{Page, Sheet};
+use page::Page;
+use sheet::{Figures, Sheet};
 
 /// The word that asks for all this.
 pub(crate) const GROWTH: &str = "growth";
@@ -34,8 +43,20 @@ const STORES: [Store; 7] = [
     Store::ZooKeeper,
 ];
 
+/// What a process of its own is started for.
+const STAGE: &str = "--stage";
+const STAGES: [(&str, &str); 3] =
+    [("line", "a long line"), ("held", "many locks held"), ("waiting", "many who wait")];
+/// No stage takes longer. Its server ends with it.
+const STAGE_MAX: Duration = Duration::from_mins(4);
+
 /// `--page FILE --plot FILE [STORE…]`
 pub(crate) fn run(words: &[String]) -> Answer<()> {
+    if let [word, stage, store] = words
+        && word == STAGE
+    {
+        return stand_alone(stage, store);
+    }
     let (mut page, mut plot, mut stores) = (PathBuf::new(), PathBuf::new(), Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -48,37 +69,61 @@ pub(crate) fn run(words: &[String]) -> Answer<()> {
         }
     }
     let stores = if stores.is_empty() { STORES.to_vec() } else { stores };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (mut done, mut failed) = (Page { sheets: Vec::new() }, Vec::new());
     for store in stores {
-        match runtime.block_on(of_store(store)) {
-            Ok(sheet) => done.sheets.push(sheet),
-            Err(error) => {
-                say(&format!("{}: {error}", store.name()));
-                failed.push(store.name());
+        let mut sheet = Sheet::of(store);
+        for (stage, what) in STAGES {
+            say(&format!("{}: {what}", store.name()));
+            if let Err(error) = in_a_process(stage, &mut sheet) {
+                say(&format!("{}: {what}: {error}", store.name()));
+                failed.push(format!("{} ({what})", store.name()));
             }
         }
+        done.sheets.push(sheet);
         // After each, so that what is known stays known.
         done.write(&page, &plot)?;
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("without an answer: {}", failed.join(", ")).into()) }
 }
 
-async fn of_store(store: Store) -> Answer<Sheet> {
-    say(&format!("{}: a long line", store.name()));
+/// One stage of one store, by this program started once more.
+fn in_a_process(stage: &str, sheet: &mut Sheet) -> Answer<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([GROWTH, STAGE, stage, sheet.store.name()]);
+    let out = command.stderr(Stdio::inherit()).output()?;
+    // What it could tell counts, however it ended.
+    String::from_utf8(out.stdout)?.lines().try_for_each(|it| sheet.read(it))?;
+    if out.status.success() { Ok(()) } else { Err("it has not come to its end".into()) }
+}
+
+/// This process is one stage, and tells its figures.
+fn stand_alone(stage: &str, store: &str) -> Answer<()> {
+    let store = STORES.iter().find(|it| it.name() == store).copied().ok_or("there is no such store")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        tokio::time::timeout(STAGE_MAX, of_store(stage, store))
+            .await
+            .unwrap_or_else(|_| Err(format!("it takes longer than {STAGE_MAX:?}").into()))
+    })
+}
+
+/// A figure is known.
+fn tell(figures: &Figures) -> Answer<()> {
+    Ok(writeln!(std::io::stdout(), "{}", figures.line())?)
+}
+
+async fn of_store(stage: &str, store: Store) -> Answer<()> {
     let site = Site::start(store).await?;
-    let lines = lines(store, &site.url()).await?;
-    // Another server: what a long line left behind is no part of what follows.
-    let site = Site::start(store).await?;
-    say(&format!("{}: many locks held", store.name()));
-    let held = held::grow(&site).await?;
-    say(&format!("{}: many who wait", store.name()));
-    let waiting = waiting::watch(&site).await?;
-    Ok(Sheet { store, lines, held, waiting })
+    match stage {
+        "line" => lines(store, &site.url()).await,
+        "held" => held::grow(&site).await,
+        "waiting" => tell(&Figures::Waiting(waiting::watch(&site).await?)),
+        other => Err(format!("there is no stage {other}").into()),
+    }
 }
 
 /// A line of claims, at the store itself: one process stands for many.
-async fn lines(store: Store, url: &str) -> Answer<line::Curve> {
+async fn lines(store: Store, url: &str) -> Answer<()> {
     match store {
         Store::Sqlite => line::grow(&lockkeeper::sqlite::Sqlite::connect(url).await?).await,
         Store::Redis => line::grow(&lockkeeper_redis::Redis::connect(url).await?).await,

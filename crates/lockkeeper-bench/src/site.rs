@@ -144,15 +144,19 @@ impl Site {
         }
     }
 
-    /// How many bytes the store uses: of memory, or of SQLite's files.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// How many bytes the store uses: of memory, of SQLite's files, or of PostgreSQL's database, which has many processes.
+    pub(crate) async fn bytes(&self) -> Answer<u64> {
         match (&self.server, self.pid()) {
             (Server::Sqlite(folder), _) => {
                 let files = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
-                files.filter_map(|it| Some(it.metadata().ok()?.len())).sum()
+                Ok(files.filter_map(|it| Some(it.metadata().ok()?.len())).sum())
             }
-            (_, Some(pid)) => resident(pid),
-            (_, None) => 0,
+            (Server::Postgres(it), _) => {
+                let said = it.sql("SELECT pg_database_size(current_database())").await?;
+                Ok(said.trim().parse()?)
+            }
+            (_, Some(pid)) => Ok(resident(pid)),
+            (_, None) => Ok(0),
         }
     }
 

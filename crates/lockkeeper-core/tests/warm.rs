@@ -407,3 +407,56 @@ async fn a_lock_that_is_broken_while_idle_is_forgotten_quietly() {
     });
     assert!(fence < next.await.unwrap());
 }
+
+#[tokio::test]
+async fn a_recall_is_answered_while_the_application_blocks_its_runtime() {
+    let store = Counted::default();
+    let (here, there) = (warm(&store).build(), Locker::builder(store.clone()).ttl(HOUR).build());
+    cycle(&here, "k").await;
+    // This runtime has one thread, which waits for the other process and does nothing else.
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(HANG, there.lock("k")).await.map(|it| it.unwrap().fence())
+        })
+    });
+    assert!(other.join().unwrap().is_ok(), "nobody gave it back");
+    assert_eq!(here.lines(), 0);
+}
+
+#[tokio::test]
+async fn an_idle_reader_stays_beside_readers_and_goes_for_a_writer() {
+    let store = Counted::default();
+    let (here, there) = (warm(&store).build(), Locker::builder(store.clone()).ttl(HOUR).build());
+    let cooled = Cooled::default();
+    let third = warm(&store).observer(cooled.clone()).build();
+    for locker in [&here, &third] {
+        locker.read("k").await.unwrap().release().await.unwrap();
+    }
+    let reader = tokio::time::timeout(HANG, there.read("k")).await.unwrap().unwrap();
+    assert_eq!((here.lines(), third.lines()), (1, 1), "they are in nobody's way");
+    assert!(cooled.0.lock().unwrap().is_empty());
+    reader.release().await.unwrap();
+    let writer = tokio::time::timeout(HANG, there.write("k")).await.unwrap().unwrap();
+    assert_eq!((here.lines(), third.lines()), (0, 0), "each of them was asked to go");
+    drop(writer);
+}
+
+#[tokio::test]
+async fn several_locks_and_jobs_and_elections_keep_nothing() {
+    let store = Counted::default();
+    let locker = warm(&store).build();
+    locker.lock_all(["one", "two"]).await.unwrap().release().await.unwrap();
+    assert!(!store.is_held("one").await && !store.is_held("two").await);
+    // With memos, and shared, so that something could stay.
+    let memory = Memory::default();
+    let all = Locker::builder(memory.clone()).ttl(HOUR).warm(true).build();
+    let leader = tokio::time::timeout(HANG, all.campaign("leader", "me").win()).await.unwrap().unwrap();
+    leader.resign().await.unwrap();
+    let ran = all.once("nightly", "2026-11-15").run(async |_guard| Ok::<_, lockkeeper_core::Error>(())).await;
+    assert!(ran.is_ok());
+    assert_eq!((all.lines(), locker.lines()), (0, 0));
+    cycle(&all, "other").await;
+    assert_eq!(all.lines(), 1, "a lock of its own stays there");
+    drop(memory);
+}

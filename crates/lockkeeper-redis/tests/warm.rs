@@ -208,3 +208,24 @@ async fn what_is_being_given_back_is_not_renewed_when_a_connection_breaks() {
     leaving.await.unwrap().unwrap();
     drop(kept);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_idle_is_given_back_when_a_connection_breaks() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let told = Told::default();
+    let far = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let here = Locker::builder(far).ttl(TTL).warm(true).observer(Told(told.0.clone(), "here")).build();
+    here.lock("k").await.unwrap().release().await.unwrap();
+    // From now on it would not hear that somebody wants the lock, so it must not be idle.
+    proxy.cut();
+    within("the end of what was idle", async {
+        while locked(&told.0).len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(*locked(&told.0), ["here has it", "here is asked to give it back"]);
+    let there = Locker::builder(process(&server).await).ttl(TTL).build();
+    within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
+}

@@ -1,10 +1,14 @@
 //! What many held locks cost: taking them, keeping them, listing them, and the memory of each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::{Guard, Locker};
 use lockkeeper_core::Clock;
+use lockkeeper_core::inspect::DynInspect;
 
+use super::sheet::Figures;
+use super::tell;
 use crate::Answer;
 use crate::measure::per;
 use crate::redis::tally::cpu_seconds;
@@ -25,7 +29,7 @@ const AT_ONCE: usize = 2_000;
 const END_MAX: Duration = Duration::from_mins(2);
 
 /// What so many held locks cost.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Held {
     pub(super) locks: usize,
     /// Taken per second, the last of them.
@@ -56,43 +60,78 @@ impl Held {
         )
     }
 
-    /// Whether so many can be taken after these, in time and in memory.
+    /// Whether so many can be taken after these, in time and in memory. Where these could not be kept, more would tell nothing.
     fn allows(&self, size: usize) -> bool {
         let seconds = per((size - self.locks) as u64, 1) / self.taken;
-        seconds < TAKE_MAX.as_secs_f64() && self.bytes.0 * per(size as u64, 1) < MEMORY_MAX
+        self.valid == self.locks
+            && seconds < TAKE_MAX.as_secs_f64()
+            && self.bytes.0 * per(size as u64, 1) < MEMORY_MAX
     }
 }
 
 /// As many as can be taken in time, and what each stage costs.
-pub(super) async fn grow(site: &Site) -> Answer<Vec<Held>> {
-    let (clock, store) = (Clock::boot(), lockkeeper::open(&site.url()).await?);
-    let (locker, inspect) = (store.locker.ttl(TTL).build(), store.inspect);
+pub(super) async fn grow(site: &Site) -> Answer<()> {
+    let store = lockkeeper::open(&site.url()).await?;
+    let (locker, clock) = (store.locker.ttl(TTL).build(), Clock::boot());
     locker.lock("first").await?.release().await?;
-    let at_start = (resident(std::process::id()), site.bytes());
-    let (mut guards, mut out): (Vec<Guard>, Vec<Held>) = (Vec::new(), Vec::new());
+    let mut many =
+        Many { site, inspect: store.inspect, at_start: memory(site).await?, guards: Vec::new(), clock };
+    let mut last: Option<Held> = None;
     for size in SIZES {
-        if out.last().is_some_and(|it| !it.allows(size)) {
+        if last.as_ref().is_some_and(|it| !it.allows(size)) {
             break;
         }
-        let (missing, began) = (size - guards.len(), clock.now());
-        take(&locker, size, &mut guards).await?;
-        let taken = per(missing as u64, 1) / (clock.now() - began).as_secs_f64();
-        let (requests, busy) = keep(site, &clock).await?;
-        let bytes = |from: u64, now: u64| per(now.saturating_sub(from), size as u64);
-        let bytes = (bytes(at_start.0, resident(std::process::id())), bytes(at_start.1, site.bytes()));
-        let began = clock.now();
-        let listed = inspect.list("").await?.len();
-        let list = clock.now() - began;
-        let valid = guards.iter().filter(|it| it.is_valid()).count();
-        let held = Held { locks: size, taken, valid, requests, busy, list, listed, bytes };
-        say(&held.line());
-        out.push(held);
+        match many.grow(&locker, size).await {
+            Ok(held) => {
+                say(&held.line());
+                tell(&Figures::Held(held.clone()))?;
+                last = Some(held);
+            }
+            // Fewer could be held, and what is known of them stays.
+            Err(error) if last.is_some() => {
+                say(&format!("not {size}: {error}"));
+                break;
+            }
+            Err(error) => return Err(error),
+        }
     }
-    let began = clock.now();
-    drop(guards);
-    locker.shutdown(END_MAX).await?;
-    say(&format!("given back in {:.1?}", clock.now() - began));
-    Ok(out)
+    let began = many.clock.now();
+    drop(many.guards);
+    let end = locker.shutdown(END_MAX).await;
+    say(&format!("given back in {:.1?}: {end:?}", many.clock.now() - began));
+    Ok(())
+}
+
+/// Bytes of this process and of the store.
+async fn memory(site: &Site) -> Answer<(u64, u64)> {
+    Ok((resident(std::process::id()), site.bytes().await?))
+}
+
+/// What is held so far.
+struct Many<'a> {
+    site: &'a Site,
+    inspect: Arc<dyn DynInspect>,
+    at_start: (u64, u64),
+    guards: Vec<Guard>,
+    clock: Clock,
+}
+
+impl Many<'_> {
+    /// So many, and what they cost.
+    async fn grow(&mut self, locker: &Locker, size: usize) -> Answer<Held> {
+        let (missing, began) = (size - self.guards.len(), self.clock.now());
+        take(locker, size, &mut self.guards).await?;
+        let taken = per(missing as u64, 1) / (self.clock.now() - began).as_secs_f64();
+        let (requests, busy) = keep(self.site, &self.clock).await?;
+        let now = memory(self.site).await?;
+        let bytes = |from: u64, now: u64| per(now.saturating_sub(from), size as u64);
+        let bytes = (bytes(self.at_start.0, now.0), bytes(self.at_start.1, now.1));
+        let began = self.clock.now();
+        let listed = self.inspect.list("").await?.len();
+        let list = self.clock.now() - began;
+        let valid = self.guards.iter().filter(|it| it.is_valid()).count();
+        Ok(Held { locks: size, taken, valid, requests, busy, list, listed, bytes })
+    }
 }
 
 /// Take more until there are so many.

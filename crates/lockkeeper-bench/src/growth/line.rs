@@ -6,6 +6,8 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Lease, Place, Turn};
 use lockkeeper_core::{Claim, Clock, Key};
 
+use super::sheet::Figures;
+use super::tell;
 use crate::Answer;
 use crate::measure::median;
 use crate::report::say;
@@ -24,16 +26,15 @@ const TIMED_MAX: Duration = Duration::from_secs(5);
 /// How many stand in line, and what a hand-off takes then, in microseconds. Nothing where the line was not grown so far.
 pub(crate) type Curve = Vec<(usize, Option<f64>)>;
 
-pub(super) async fn grow<B: Backend>(backend: &B) -> Answer<Curve> {
+pub(super) async fn grow<B: Backend>(backend: &B) -> Answer<()> {
     let (clock, mut line) = (Clock::boot(), Line::begin(backend).await?);
     let began = clock.now();
-    let mut curve = Vec::new();
     for size in SIZES {
         while line.waiting.len() < size && clock.now() - began < GROW_MAX {
             line.join().await?;
         }
         if line.waiting.len() < size {
-            curve.push((size, None));
+            tell(&Figures::Line(size, None))?;
             continue;
         }
         let (mut times, timed_from) = (Vec::new(), clock.now());
@@ -42,11 +43,11 @@ pub(super) async fn grow<B: Backend>(backend: &B) -> Answer<Curve> {
         }
         let usual = median(&mut times);
         say(&format!("{size} in line: {usual:.0} µs from one to the next, {} times", times.len()));
-        curve.push((size, Some(usual)));
+        tell(&Figures::Line(size, Some(usual)))?;
     }
     // With the server goes the line: to give up ten thousand places one by one would take longer than to build it.
     drop(line);
-    Ok(curve)
+    Ok(())
 }
 
 /// One who holds, and those who wait, in order.

@@ -3,20 +3,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::held::Held;
-use super::line::Curve;
 use super::plot;
-use super::waiting::Waiting;
+use super::sheet::Sheet;
 use crate::Answer;
 use crate::site::Store;
-
-/// What was measured on one store.
-pub(super) struct Sheet {
-    pub(super) store: Store,
-    pub(super) lines: Curve,
-    pub(super) held: Vec<Held>,
-    pub(super) waiting: Waiting,
-}
 
 pub(super) struct Page {
     pub(super) sheets: Vec<Sheet>,
@@ -122,24 +112,21 @@ impl Page {
     }
 
     fn memory(&self) -> String {
-        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, by what the processes have in memory (SQLite: by its files): held, with the most locks of the tables above and after a round of renewals, here and in the \
+        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, by what the processes have in memory (SQLite: by its files, PostgreSQL: by the size of its database): held, with the most locks of the tables above and after a round of renewals, here and in the \
              store; waited for, and idle (a warm lock), here. The last column: a thousand names, held by one process and waited for by another \
              with a ttl of 30 s.\n\n| store | held: client | held: store | waiting: client | idle: client | requests per second of 1,000 holders and 1,000 idle waiters |\n|---|---|---|---|---|---|\n"
             .to_owned();
         for sheet in &self.sheets {
-            let (bytes, waiting) = (sheet.held.last().map_or((0.0, 0.0), |it| it.bytes), &sheet.waiting);
-            let idle = waiting.idle.map_or("–".to_owned(), |it| format!("{it:.0}"));
-            let requests = if sheet.store == Store::Sqlite {
-                "–".to_owned()
-            } else {
-                format!("{:.1}", waiting.requests)
-            };
+            let unknown = || "–".to_owned();
+            let known = |it: Option<f64>| it.map_or_else(unknown, |it| format!("{it:.0}"));
+            let (held, waiting) = (sheet.held.last().map(|it| it.bytes), sheet.waiting.as_ref());
+            let requests = waiting.filter(|_| sheet.store != Store::Sqlite);
             let cells = [
-                format!("{:.0}", bytes.0),
-                format!("{:.0}", bytes.1),
-                format!("{:.0}", waiting.bytes),
-                idle,
-                requests,
+                known(held.map(|it| it.0)),
+                known(held.map(|it| it.1)),
+                known(waiting.map(|it| it.bytes)),
+                known(waiting.and_then(|it| it.idle)),
+                requests.map_or_else(unknown, |it| format!("{:.1}", it.requests)),
             ];
             row(&mut out, sheet.store.title(), cells.into_iter());
         }
@@ -181,8 +168,7 @@ mod tests {
 
     #[test]
     fn what_grows_with_the_line_is_named_and_what_stays_flat_is_not() {
-        let waiting = Waiting { requests: 0.0, bytes: 0.0, idle: None };
-        let sheet = |lines| Sheet { store: Store::Redis, lines, held: Vec::new(), waiting: waiting.clone() };
+        let sheet = |lines| Sheet { lines, ..Sheet::of(Store::Redis) };
         assert_eq!(grows(&sheet(vec![(1, Some(100.0)), (10, Some(110.0)), (100, None)])), None);
         let steep = grows(&sheet(vec![(1, Some(100.0)), (10, Some(110.0)), (100, Some(330.0))]));
         assert_eq!(steep.as_deref(), Some("Redis (3.00 × from 10 to 100)"));

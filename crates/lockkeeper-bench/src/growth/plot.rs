@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::page::Sheet;
+use super::sheet::Sheet;
 
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 220.0;

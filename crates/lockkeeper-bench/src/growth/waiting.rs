@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_secs(10);
 const IDLE: usize = 10_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Waiting {
     /// Requests per second while a thousand names are held and waited for by another process.
     pub(super) requests: f64,
@@ -65,7 +65,8 @@ fn name(nth: usize) -> String {
 async fn stand(site: &Site, clock: &Clock) -> Answer<()> {
     let inspect = lockkeeper::open(&site.url()).await?.inspect;
     for _ in 0..600 {
-        let locks = inspect.list("waited/").await?;
+        // On a busy machine an answer may come late.
+        let locks = inspect.list("waited/").await.unwrap_or_default();
         if locks.iter().map(|it| it.waiters.len()).sum::<usize>() == NAMES {
             return Ok(());
         }

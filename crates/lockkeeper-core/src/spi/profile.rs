@@ -13,6 +13,10 @@ use std::time::Duration;
 /// assert_eq!((profile.rooms, profile.lease), (Rooms::Weighted, Lease::Claim));
 /// assert!(profile.ttl_min <= profile.ttl_max);
 /// ```
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a promise of its own, and any may be given with any other"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {

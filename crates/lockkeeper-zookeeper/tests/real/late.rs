@@ -141,7 +141,7 @@ async fn whoever_finds_that_the_one_before_it_has_left_meanwhile_enters_without_
     proxy.lose_request(LOOK);
     proxy.let_go();
     let (turn, mut place) = asks.await.unwrap();
-    assert!(earlier < held(turn.unwrap()).counter);
     assert_eq!(proxy.counters().cut, 0, "it looked once more");
+    assert!(earlier < held(turn.unwrap()).counter);
     place.leave().await.unwrap();
 }
