@@ -10,7 +10,7 @@ use lockkeeper_core::backend::{Backend, Fault, Profile, Result as Answer};
 use lockkeeper_core::election::LEADER_BYTES_MAX;
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::memory::MemoryPlace;
-use lockkeeper_core::memos::{DynMemos, Memo, Memos, Swap};
+use lockkeeper_core::memos::{Memo, Memos, Swap};
 use lockkeeper_core::{Claim, Error, Key, Leader, Leaders, Locker, Memory};
 
 const HANG: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ async fn observers_see_each_change_and_each_vacancy() {
 }
 
 /// A store whose memos cannot be read for a while.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Hidden(Memory, Arc<AtomicBool>);
 
 impl Backend for Hidden {
@@ -74,7 +74,7 @@ impl Backend for Hidden {
         self.0.enter(claim)
     }
 
-    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+    fn memos(&self) -> Option<Arc<dyn lockkeeper_core::memos::DynMemos>> {
         Some(Arc::new(self.clone()))
     }
 }
