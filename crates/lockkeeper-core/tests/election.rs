@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkeeper_core::backend::{Backend, Fault, Profile, Result as Answer};
 use lockkeeper_core::election::LEADER_BYTES_MAX;
 use lockkeeper_core::inspect::Inspect as _;
-use lockkeeper_core::memos::Memos as _;
-use lockkeeper_core::{Error, Key, Leader, Leaders, Locker, Memory};
+use lockkeeper_core::memory::MemoryPlace;
+use lockkeeper_core::memos::{Memo, Memos, Swap};
+use lockkeeper_core::{Claim, Error, Key, Leader, Leaders, Locker, Memory};
 
 const HANG: Duration = Duration::from_secs(60);
 
@@ -55,6 +57,62 @@ async fn observers_see_each_change_and_each_vacancy() {
         drop(leads);
         assert_eq!(tokio::time::timeout(HANG, leaders.next()).await.unwrap().unwrap(), None);
     }
+}
+
+/// A store whose memos cannot be read for a while.
+#[derive(Clone, Debug)]
+struct Hidden(Memory, Arc<AtomicBool>);
+
+impl Backend for Hidden {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        self.0.enter(claim)
+    }
+
+    fn memos(&self) -> Option<Arc<dyn lockkeeper_core::memos::DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+}
+
+impl Memos for Hidden {
+    async fn read(&self, key: &Key) -> Answer<Option<Memo>> {
+        if self.1.load(Ordering::Acquire) {
+            return Err(Fault::transient("hidden", "reading a memo", "nobody answers"));
+        }
+        Memos::read(&self.0, key).await
+    }
+
+    async fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], keep: Duration) -> Answer<Swap> {
+        Memos::swap(&self.0, key, seen, value, keep).await
+    }
+
+    async fn changed(&self, key: &Key, seen: Option<u64>) {
+        Memos::changed(&self.0, key, seen).await;
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_cannot_see_says_so_and_tells_nobody_a_vacancy() {
+    let (store, here, _) = pair();
+    let hidden = Arc::new(AtomicBool::new(false));
+    let there = Locker::builder(Hidden(store, hidden.clone())).outage_max(Duration::from_millis(50)).build();
+    let leads = here.campaign("role", "one").win().await.unwrap();
+    let mut leaders = there.leaders("role").unwrap();
+    assert_eq!(next(&mut leaders).await.expect("somebody leads").value, "one");
+    hidden.store(true, Ordering::Release);
+    leads.proclaim("one, unseen").await.unwrap();
+    for _ in 0..2 {
+        let blind = tokio::time::timeout(HANG, leaders.next()).await.unwrap();
+        assert!(matches!(blind, Err(Error::Unavailable { .. })), "{blind:?}");
+    }
+    assert!(there.leader("role").await.is_err());
+    hidden.store(false, Ordering::Release);
+    assert_eq!(next(&mut leaders).await.expect("it led all the time").value, "one, unseen");
 }
 
 async fn next(leaders: &mut Leaders) -> Option<Leader> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use lockkeeper_core::backend::Fault;
 use lockkeeper_core::kit::{caller_runtime, locked};
 use lockkeeper_core::{Error, Key, Moment};
@@ -150,6 +150,19 @@ impl Store {
         Asked { in_doubt: asked.in_doubt || again.in_doubt, ..again }
     }
 
+    /// The same, with what it needs on the way in memory of its own. It is so much that, as a part of each `turn` and `leave`,
+    /// it would make them too large for the quick ways of the allocator, also where a crowd shares scripts and does not come
+    /// by here.
+    fn call_apart<'a>(
+        &'a self,
+        desk: &'a Desk,
+        errand: &'a Errand<'_>,
+        script: &'a Script,
+        call: &'a Call<'_>,
+    ) -> BoxFuture<'a, Asked<Value>> {
+        Box::pin(self.call(desk, errand, script, call))
+    }
+
     /// Take a place by `turn`. A newcomer, who names its `ttl_ms`, may find others to share a script with.
     pub(crate) async fn turn(
         &self,
@@ -160,7 +173,7 @@ impl Store {
     ) -> Asked<Value> {
         let script = if newcomer.is_some() { &self.scripts().turn } else { &self.scripts().turn_again };
         let Some(bulk) = &desk.bulk else {
-            return self.call(desk, errand, script, call).await;
+            return self.call_apart(desk, errand, script, call).await;
         };
         let mut in_doubt = false;
         if let Some(ttl_ms) = newcomer
@@ -177,7 +190,7 @@ impl Store {
             }
         }
         let _under_way = bulk.begin();
-        let asked = self.call(desk, errand, script, call).await;
+        let asked = self.call_apart(desk, errand, script, call).await;
         Asked { in_doubt: in_doubt || asked.in_doubt, ..asked }
     }
 
@@ -187,10 +200,8 @@ impl Store {
         let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
         let call = Call { keys: &[errand.main], args: if doubt { &args } else { &args[..1] } };
         let desk = self.desk(errand.doing)?;
-        // Boxed, so that of many that wait for a script they share each is small.
-        let alone = || Box::pin(self.call(&desk, errand, script, &call));
         let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
-            return alone().await.answer.map(drop);
+            return self.call_apart(&desk, errand, script, &call).await.answer.map(drop);
         };
         let road = desk.open_for_renewals();
         let way = Way { road: road.unwrap_or(&desk.commands), ..self.way(&desk, errand) };
@@ -200,7 +211,7 @@ impl Store {
         let _under_way = bulk.begin();
         let asked = match road {
             Some(road) => Box::pin(road.call(errand.doing, errand.tag, script, &call, way.patience)).await,
-            None => alone().await,
+            None => self.call_apart(&desk, errand, script, &call).await,
         };
         asked.answer.map(drop)
     }

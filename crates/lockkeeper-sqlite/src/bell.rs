@@ -233,12 +233,14 @@ impl Hand {
         Hand { number, folder: folder(file), socket: None }
     }
 
-    /// Ring for a claim of somebody else. Those of this process hear of it anyway.
+    /// Whether it is a claim of this process.
+    pub(crate) fn is_own(&self, id: ClaimId) -> bool {
+        Number::of(id) == self.number
+    }
+
+    /// Ring for a claim of another process.
     pub(crate) fn ring(&mut self, id: ClaimId) {
         let number = Number::of(id);
-        if number == self.number {
-            return;
-        }
         let path = self.folder.join(number.name());
         let sent = self.socket().and_then(|it| it.send_to(id.as_bytes(), &path));
         if sent.is_err_and(|it| it.kind() == ErrorKind::ConnectionRefused) {

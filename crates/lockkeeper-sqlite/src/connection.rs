@@ -13,6 +13,7 @@ use crate::bell::{Bell, Hand, Number, RINGS_KEPT};
 use crate::desk::{BATCH_MAX, Desk};
 use crate::fault::{Result, Trouble};
 use crate::file::File;
+use crate::quiet::Quiet;
 use crate::spin::spin;
 use crate::wake::Watches;
 use crate::work::{Request, Work};
@@ -84,6 +85,7 @@ pub(crate) struct Thread {
     desk: Arc<Mutex<Desk>>,
     inbox: Inbox,
     bell: Bell,
+    quiet: Arc<Quiet>,
     clock: Clock,
     clean_due: Moment,
     spins: Arc<Spins>,
@@ -103,9 +105,10 @@ impl Thread {
         let (sender, requests) = std::sync::mpsc::channel();
         let inbox = Inbox { requests, waiting: Waiting::default(), watches: Watches::default() };
         let spins = Arc::<Spins>::default();
-        let desk = Arc::new(Mutex::new(Desk::new(file, hand, spins.rests.clone())));
-        let worker = Worker::new(desk.clone(), sender, caller, number, spins.clone());
-        Ok((worker, Thread { desk, inbox, bell, clock, clean_due, spins }))
+        let quiet = Arc::<Quiet>::default();
+        let desk = Arc::new(Mutex::new(Desk::new(file, hand, quiet.clone(), spins.rests.clone())));
+        let worker = Worker::new(desk.clone(), sender, caller, number, quiet.clone(), spins.clone());
+        Ok((worker, Thread { desk, inbox, bell, quiet, clock, clean_due, spins }))
     }
 
     pub(crate) fn serve(mut self) {
@@ -126,6 +129,9 @@ impl Thread {
     fn turn(&mut self) {
         let desk = self.desk.clone();
         let mut desk = locked(&desk);
+        for watch in self.quiet.take() {
+            self.inbox.watches.add(watch.relied_on_a_ring());
+        }
         self.take(&mut desk);
         let now = self.clock.now();
         if self.clean_due <= now {
@@ -172,9 +178,13 @@ impl Thread {
 
     /// Hear who rang, and see to it that others can.
     fn listen(&mut self, now: Moment) {
+        // Before they are rung for: a bell that rings is needed.
+        let is_needed = self.inbox.watches.anybody_listens();
         let mut rings = 0;
         for id in self.bell.rung() {
-            self.inbox.watches.ring(id);
+            if !self.inbox.watches.ring(id) {
+                self.quiet.rung(id);
+            }
             rings += 1;
         }
         if RINGS_KEPT <= rings {
@@ -184,12 +194,15 @@ impl Thread {
         if self.inbox.watches.has_missed() {
             self.bell.hang_anew(now);
         }
-        if self.inbox.watches.anybody_listens() {
+        if is_needed {
             self.bell.need(now);
         } else {
             self.bell.rest(now);
         }
         self.inbox.watches.expect_rings(self.bell.is_hung());
+        for watch in self.quiet.expect_rings(self.inbox.watches.expects_rings()) {
+            self.inbox.watches.add(watch);
+        }
     }
 
     /// Serve as many of those who wait as fit into one transaction.

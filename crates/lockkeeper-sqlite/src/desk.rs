@@ -17,6 +17,7 @@ use crate::connection::Inbox;
 use crate::fault::Result;
 use crate::file::File;
 use crate::line::Tx;
+use crate::quiet::Quiet;
 use crate::wake::{Watched, Watches};
 use crate::work::{Asked, Verb, Work};
 
@@ -39,6 +40,7 @@ const SLOW_SHARE: u32 = 16;
 pub(crate) struct Desk {
     file: File,
     hand: Hand,
+    quiet: Arc<Quiet>,
     clock: Clock,
     /// Lines that moved; those of this process who watch them should look.
     touched: Vec<Key>,
@@ -58,13 +60,14 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(mut file: File, hand: Hand, rests: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(mut file: File, hand: Hand, quiet: Arc<Quiet>, rests: Arc<AtomicBool>) -> Self {
         // Processes that live short copy it in their turn, too: each begins somewhere.
         let log_left = file.any_below(LOG_VERBS);
         let (touched, called) = Default::default();
         Desk {
             file,
             hand,
+            quiet,
             clock: Clock::boot(),
             touched,
             called,
@@ -218,7 +221,13 @@ impl Desk {
     }
 
     fn ring(&mut self) {
-        self.called.drain(..).for_each(|it| self.hand.ring(it));
+        for id in self.called.drain(..) {
+            if self.hand.is_own(id) {
+                self.quiet.rung(id);
+            } else {
+                self.hand.ring(id);
+            }
+        }
     }
 
     /// Copy the log back if that is due. Nobody waits for it.

@@ -33,6 +33,7 @@ mod lower;
 mod memos;
 mod options;
 mod place;
+mod quiet;
 mod schema;
 mod spin;
 mod verb;

@@ -92,8 +92,23 @@ impl Watch {
         }
     }
 
+    /// Whose it is.
+    pub(crate) fn id(&self) -> ClaimId {
+        self.claim.id
+    }
+
+    /// It is for one who waits, not for one who holds.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.mood, Mood::Waiting { .. })
+    }
+
+    /// The same, of one who relied on a ring until now: if a look finds that it came in, nobody rang.
+    pub(crate) fn relied_on_a_ring(self) -> Self {
+        Watch { is_paced: true, ..self }
+    }
+
     /// Nobody listens any more.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.wake.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
@@ -102,7 +117,7 @@ impl Watch {
         (self.due, self.version, self.is_paced) = (now, None, false);
     }
 
-    fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         if let Some(wake) = self.wake.take() {
             // Whoever went away does not need to hear it.
             let _ = wake.send(());
@@ -223,15 +238,25 @@ impl Watches {
         self.all.push(watch);
     }
 
-    /// Somebody rang for this claim. It may ask: that costs no more than a look.
-    pub(crate) fn ring(&mut self, id: ClaimId) {
+    /// Somebody rang for this claim. It may ask: that costs no more than a look. `false` if nobody watches for it.
+    pub(crate) fn ring(&mut self, id: ClaimId) -> bool {
         self.has_missed = false;
-        self.all.iter_mut().filter(|it| it.claim.id == id).for_each(Watch::wake);
+        let mut is_known = false;
+        for watch in self.all.iter_mut().filter(|it| it.claim.id == id) {
+            watch.wake();
+            is_known = true;
+        }
+        is_known
     }
 
     /// Others can ring for us, or cannot.
     pub(crate) fn expect_rings(&mut self, can_ring: bool) {
         self.rings = can_ring && !self.has_missed;
+    }
+
+    /// Whether somebody is expected to ring.
+    pub(crate) fn expects_rings(&self) -> bool {
+        self.rings
     }
 
     pub(crate) fn has_missed(&self) -> bool {

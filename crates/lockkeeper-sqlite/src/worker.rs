@@ -20,6 +20,7 @@ use crate::desk::Desk;
 use crate::fault::Result;
 use crate::file::File;
 use crate::options::SqliteOptions;
+use crate::quiet::Quiet;
 use crate::spin::{Spin, Usual, spin};
 use crate::wake::Watch;
 use crate::work::{Asked, Request, Verb};
@@ -43,6 +44,7 @@ struct End {
     /// After the sender: when both are dropped the thread wakes up and sees that it is over.
     caller: Caller,
     number: Number,
+    quiet: Arc<Quiet>,
     spins: Arc<Spins>,
     /// Where the thread is.
     made_in: Origin,
@@ -64,9 +66,10 @@ impl Worker {
         requests: Sender<Request>,
         caller: Caller,
         number: Number,
+        quiet: Arc<Quiet>,
         spins: Arc<Spins>,
     ) -> Self {
-        Worker(Arc::new(End { desk, requests, caller, number, spins, made_in: Origin::here() }))
+        Worker(Arc::new(End { desk, requests, caller, number, quiet, spins, made_in: Origin::here() }))
     }
 
     /// Start the thread and open the file on it; `opened` is told how that went.
@@ -145,7 +148,9 @@ impl Worker {
 
     /// Ask to be woken. Without a thread nobody ever is, which `changed` allows.
     pub(crate) fn watch(&self, watch: Watch) {
-        self.send(Request::Watch(watch));
+        if let Some(watch) = self.0.quiet.watch(watch) {
+            self.send(Request::Watch(watch));
+        }
     }
 
     /// The claim as the file shall know it: its id tells where to ring for it.

@@ -208,6 +208,60 @@ fn whoever_holds_is_rung_for_by_the_first_who_waits_and_by_who_breaks_the_lock()
 }
 
 #[test]
+fn whoever_begins_to_wait_where_others_ring_does_not_wake_the_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("locks.db")).durability(Durability::Full);
+    let open = || File::open(options.clone()).unwrap();
+    let ((far, other), (near, mut thread)) = (worker(open()), worker(open()));
+    let server = std::thread::spawn(move || other.serve());
+    thread.bell.need(thread.clock.now());
+    let is_called = |thread: &Thread| thread.inbox.requests.try_recv().is_ok();
+    let wait = |thread: &mut Thread, key: &str| {
+        let holder = Arc::new(far.marked((*claim(key)).clone()));
+        assert!(matches!(block_on(far.ask(ask_turn(&holder))).unwrap().turn, Turn::Held(_)));
+        let waiter = Arc::new(near.marked((*claim(key)).clone()));
+        let mut turn = Box::pin(near.ask(ask_turn(&waiter)));
+        assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        thread.turn();
+        let answer = block_on(turn).unwrap();
+        let mood = Mood::Waiting { spot: answer.spot.unwrap(), waiting_before: answer.waiting_before };
+        let (wake, woken) = tokio::sync::oneshot::channel();
+        (Watch::new(waiter, mood, wake, thread.clock.now()), woken, holder)
+    };
+    let leave = |holder| block_on(far.ask(AskLeave { claim: holder, spot: None, wanted: true })).unwrap();
+
+    let (watch, mut woken, holder) = wait(&mut thread, "rung for");
+    near.watch(watch);
+    assert!(!is_called(&thread), "it sleeps on");
+    leave(holder);
+    thread.turn();
+    woken.try_recv().unwrap();
+
+    let (watch, mut woken, holder) = wait(&mut thread, "rung for before it watches");
+    leave(holder);
+    thread.turn();
+    near.watch(watch);
+    woken.try_recv().unwrap();
+    assert!(!is_called(&thread));
+
+    let (watch, mut woken, holder) = wait(&mut thread, "never rung for");
+    near.watch(watch);
+    for bell in std::fs::read_dir(folder.path().join("locks.db-bells")).unwrap() {
+        std::fs::remove_file(bell.unwrap().path()).unwrap();
+    }
+    leave(holder);
+    assert!(woken.try_recv().is_err());
+    thread.turn();
+    woken.try_recv().expect("the thread looks whenever it wakes");
+    thread.turn();
+    let (watch, ..) = wait(&mut thread, "not relied on");
+    near.watch(watch);
+    assert!(is_called(&thread), "until a ring is heard again");
+    drop(far);
+    server.join().unwrap();
+}
+
+#[test]
 fn more_are_let_in_at_once_than_the_kernel_keeps_rings_for() {
     const SHARERS: usize = 64;
     let folder = tempfile::tempdir().unwrap();
