@@ -213,7 +213,9 @@ impl<W: Wire> Lease<W> {
             ids.extend((!kept).then_some(it.id));
             kept
         });
-        ids.into_iter().for_each(|it| W::left(&self.site, it));
+        for id in ids {
+            W::left(&self.site, id);
+        }
         let _ = self.ask(self.wire.give_up(mark)).await;
     }
 
