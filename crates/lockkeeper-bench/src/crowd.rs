@@ -248,11 +248,11 @@ impl Crowd {
         self.overtaking_by(Duration::from_millis(20))
     }
 
-    /// The same as a share of all rounds, where coming first means by five hand-offs: a line of a few processes moves on
+    /// The same as a share of all rounds, where coming first means by ten hand-offs: a line of a few processes moves on
     /// so quickly that nothing in it is late by more, unless somebody was passed over.
     pub(crate) fn passed_over(&self) -> f64 {
         let hand_off = Duration::from_secs_f64(1.0 / self.rate().max(1.0));
-        per(self.overtaking_by(hand_off * 5) as u64, self.total())
+        per(self.overtaking_by(hand_off * 10) as u64, self.total())
     }
 
     fn overtaking_by(&self, lead: Duration) -> usize {

@@ -42,7 +42,7 @@ fn hand_offs(runtime: &Runtime) -> Outcome {
     let what = "SQLite, 4 processes × 1 task, hand-offs per second";
     let mut rate = Row::of_number(what, crowd.rate(), Bound::AtLeast(5000.0));
     rate.note = format!("Jain index {:.3}, {} overtook", crowd.jain(), crowd.overtaking());
-    let what = "the same: share of the rounds that passed one which had asked five hand-offs before";
+    let what = "the same: share of the rounds that passed one which had asked ten hand-offs before";
     Ok(vec![rate, Row::of_number(what, crowd.passed_over(), Bound::AtMost(0.01))])
 }
 

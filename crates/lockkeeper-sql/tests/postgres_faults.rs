@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use faults::Site;
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Clock, Fence, Key, Locker};
-use lockkeeper_servers::{self as servers, Daemon, KitError, PgBouncer, PgBouncerOptions};
-use lockkeeper_sql::postgres::PostgresFences;
-use lockkeeper_sql::{Postgres, PostgresOptions};
-use tokio_postgres::NoTls;
+use lockkeeper_core::{Clock, Key, Locker};
+use lockkeeper_servers::{self as servers, Daemon, PgBouncer, PgBouncerOptions};
+use lockkeeper_sql::Postgres;
+use postgres_site::OnPostgres;
 
 faults::cases!(OnPostgres);
 

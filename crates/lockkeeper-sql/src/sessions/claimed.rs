@@ -8,11 +8,11 @@ use lockkeeper_core::{Claim, Moment};
 use tokio::sync::watch;
 
 use super::leases::Waiter;
-use super::{Lease, Leases, Wire};
+use super::{Conversation, Lease, Leases};
 use crate::name::{NameHash, hash};
 
 /// One claim. Its verbs follow one another.
-pub(crate) struct Claimed<W: Wire> {
+pub(crate) struct Claimed<W: Conversation> {
     pub(crate) claim: Claim,
     pub(crate) lock: NameHash,
     /// What the server calls it.
@@ -22,7 +22,7 @@ pub(crate) struct Claimed<W: Wire> {
     pub(super) rung: watch::Sender<u64>,
 }
 
-impl<W: Wire> Claimed<W> {
+impl<W: Conversation> Claimed<W> {
     pub(super) fn new(claim: Claim, site: &W::Site) -> Self {
         let (lock, rung) = (hash(&claim.key), watch::Sender::new(0));
         let name = W::name(site, &lock);
@@ -35,14 +35,14 @@ impl<W: Wire> Claimed<W> {
     }
 }
 
-impl<W: Wire> fmt::Debug for Claimed<W> {
+impl<W: Conversation> fmt::Debug for Claimed<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claimed").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
 /// Where a claim stands.
-pub(super) enum State<W: Wire> {
+pub(super) enum State<W: Conversation> {
     Out,
     /// A take on the shared session failed, and may have taken it.
     InDoubt(Arc<Lease<W>>),
@@ -50,19 +50,19 @@ pub(super) enum State<W: Wire> {
     Waiting(Waiting<W>),
 }
 
-pub(super) struct Held<W: Wire> {
+pub(super) struct Held<W: Conversation> {
     pub(super) on: On<W>,
     pub(super) mark: W::Mark,
     pub(super) counter: u64,
 }
 
 /// The session that has the lock.
-pub(super) enum On<W: Wire> {
+pub(super) enum On<W: Conversation> {
     Shared(Arc<Lease<W>>),
     Own(Waiter<W>, Arc<Leases<W>>),
 }
 
-impl<W: Wire> On<W> {
+impl<W: Conversation> On<W> {
     pub(super) fn lease(&self) -> &Arc<Lease<W>> {
         match self {
             On::Shared(lease) => lease,
@@ -72,7 +72,7 @@ impl<W: Wire> On<W> {
 }
 
 /// A session that stands in the server's line.
-pub(super) struct Waiting<W: Wire> {
+pub(super) struct Waiting<W: Conversation> {
     pub(super) waiter: Waiter<W>,
     pub(super) leases: Arc<Leases<W>>,
     pub(super) lock: NameHash,

@@ -14,8 +14,8 @@ use lockkeeper_core::{ClaimId, Moment};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::conversation::{Answer, Conversation, Trouble as _};
 use super::reckoning::Reckoning;
-use super::wire::{Answer, Trouble as _, Wire};
 use crate::name::NameHash;
 
 const RENEWING: &str = "renewing the lock";
@@ -34,7 +34,7 @@ pub(super) struct Holding<M> {
 type Beaten = backend::Result<Option<Moment>>;
 
 /// One open session.
-pub(crate) struct Lease<W: Wire> {
+pub(crate) struct Lease<W: Conversation> {
     pub(super) wire: W,
     site: Arc<W::Site>,
     runtime: Handle,
@@ -48,13 +48,13 @@ pub(crate) struct Lease<W: Wire> {
     beating: Mutex<Option<watch::Receiver<Option<Beaten>>>>,
 }
 
-impl<W: Wire> fmt::Debug for Lease<W> {
+impl<W: Conversation> fmt::Debug for Lease<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease").field("ttl", &self.ttl).finish_non_exhaustive()
     }
 }
 
-impl<W: Wire> Lease<W> {
+impl<W: Conversation> Lease<W> {
     /// On the present runtime. One that `waits` is kept only while it holds something.
     pub(super) async fn open(
         site: &Arc<W::Site>,
@@ -213,7 +213,9 @@ impl<W: Wire> Lease<W> {
             ids.extend((!kept).then_some(it.id));
             kept
         });
-        ids.into_iter().for_each(|it| W::left(&self.site, it));
+        for id in ids {
+            W::left(&self.site, id);
+        }
         let _ = self.ask(self.wire.give_up(mark)).await;
     }
 
@@ -251,7 +253,7 @@ impl<W: Wire> Lease<W> {
 }
 
 /// Keep a session as long as somebody has a use for it, and tell when it has ended.
-async fn beat_on<W: Wire>(
+async fn beat_on<W: Conversation>(
     weak: Weak<Lease<W>>,
     site: Arc<W::Site>,
     ended: impl Future<Output = ()>,

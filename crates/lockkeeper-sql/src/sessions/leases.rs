@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Lease;
-use super::wire::{Trouble as _, Wire};
+use super::conversation::{Conversation, Trouble as _};
 use crate::name::NameHash;
 
 /// The most sessions that are kept for the next who must wait. The server ends them when they are idle for the ttl.
@@ -23,7 +23,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 const CONTENDED_MOST: usize = 1024;
 
 /// The sessions of one runtime and ttl.
-pub(super) struct Leases<W: Wire> {
+pub(super) struct Leases<W: Conversation> {
     site: Arc<W::Site>,
     pub(super) runtime: Handle,
     pub(super) ttl: Duration,
@@ -36,12 +36,12 @@ pub(super) struct Leases<W: Wire> {
 }
 
 /// A session of its own for whoever must wait, and the permission to have it.
-pub(super) struct Waiter<W: Wire> {
+pub(super) struct Waiter<W: Conversation> {
     pub(super) lease: Arc<Lease<W>>,
     permit: OwnedSemaphorePermit,
 }
 
-impl<W: Wire> Leases<W> {
+impl<W: Conversation> Leases<W> {
     pub(super) fn new(site: &Arc<W::Site>, runtime: Handle, ttl: Duration) -> Self {
         Leases {
             site: site.clone(),
@@ -143,7 +143,7 @@ impl<W: Wire> Leases<W> {
     }
 }
 
-impl<W: Wire> Waiter<W> {
+impl<W: Conversation> Waiter<W> {
     /// The permission outlives the session by nothing.
     pub(super) fn end(self) {
         self.lease.end();

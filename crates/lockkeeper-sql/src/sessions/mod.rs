@@ -1,14 +1,14 @@
 //! Session locks, whichever server keeps them: the walk of a place, a session's lease, and what a store's claims share.
 //!
 //! A free lock is one statement on a session that all locks of one ttl share; one that is held elsewhere is waited for by
-//! a session of its own, which the server wakes. What differs from server to server and from driver to driver is `Wire`.
+//! a session of its own, which the server wakes. What differs from server to server and from driver to driver is `Conversation`.
 
 mod claimed;
+mod conversation;
 mod lease;
 mod leases;
 mod place;
 mod reckoning;
-mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,10 +22,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use claimed::Claimed;
+pub(crate) use conversation::{Beat, Conversation, Opened, Taken, Trouble};
 use lease::Lease;
 use leases::Leases;
 pub(crate) use place::{SessionPlace, session_place};
-pub(crate) use wire::{Beat, Opened, Taken, Trouble, Wire};
 
 /// What all sessions of a store share on any server.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Ground {
 }
 
 /// What all claims of one process have in common.
-pub(crate) struct Store<W: Wire> {
+pub(crate) struct Store<W: Conversation> {
     /// The server, as its sessions know it. It knows none of them: they end with the store.
     site: Arc<W::Site>,
     /// The sessions of each runtime and ttl.
@@ -76,7 +76,7 @@ pub(crate) struct Store<W: Wire> {
     claims: Mutex<HashMap<ClaimId, Weak<Claimed<W>>>>,
 }
 
-impl<W: Wire> Deref for Store<W> {
+impl<W: Conversation> Deref for Store<W> {
     type Target = W::Site;
 
     fn deref(&self) -> &W::Site {
@@ -84,13 +84,13 @@ impl<W: Wire> Deref for Store<W> {
     }
 }
 
-impl<W: Wire> fmt::Debug for Store<W> {
+impl<W: Conversation> fmt::Debug for Store<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").finish_non_exhaustive()
     }
 }
 
-impl<W: Wire> Store<W> {
+impl<W: Conversation> Store<W> {
     pub(crate) fn new(site: W::Site) -> Arc<Self> {
         Arc::new(Store { site: Arc::new(site), leases: Mutex::default(), claims: Mutex::default() })
     }

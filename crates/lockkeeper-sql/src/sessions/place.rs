@@ -9,7 +9,7 @@ use lockkeeper_core::{Claim, Load, Moment};
 use tokio::sync::watch;
 
 use super::claimed::{Held, On, State, Told, Waiting};
-use super::wire::{Trouble as _, Wire};
+use super::conversation::{Conversation, Trouble as _};
 use super::{Claimed, Lease, Leases, Store};
 
 const TAKING: &str = "taking the lock";
@@ -37,14 +37,14 @@ const BEGINNINGS_MAX: u32 = 3;
 const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// A place in the line of a store that keeps session locks.
-pub(crate) struct SessionPlace<W: Wire> {
+pub(crate) struct SessionPlace<W: Conversation> {
     store: Arc<Store<W>>,
     claimed: Option<Arc<Claimed<W>>>,
     claim: Claim,
     rung: Option<watch::Receiver<u64>>,
 }
 
-impl<W: Wire> fmt::Debug for SessionPlace<W> {
+impl<W: Conversation> fmt::Debug for SessionPlace<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionPlace").field("claim", &self.claim).finish_non_exhaustive()
     }
@@ -79,7 +79,7 @@ macro_rules! session_place {
 
 pub(crate) use session_place;
 
-impl<W: Wire> SessionPlace<W> {
+impl<W: Conversation> SessionPlace<W> {
     pub(crate) fn new(store: Arc<Store<W>>, claim: Claim) -> Self {
         SessionPlace { store, claimed: None, claim, rung: None }
     }
@@ -380,7 +380,7 @@ impl<W: Wire> SessionPlace<W> {
     }
 }
 
-impl<W: Wire> Drop for SessionPlace<W> {
+impl<W: Conversation> Drop for SessionPlace<W> {
     fn drop(&mut self) {
         if self.claimed.take().is_some() {
             self.store.forget(self.claim.id);
@@ -389,7 +389,7 @@ impl<W: Wire> Drop for SessionPlace<W> {
 }
 
 /// Begin to wait: a task of our own runtime hears the answer, whoever listens.
-fn begin<W: Wire>(
+fn begin<W: Conversation>(
     store: &Arc<Store<W>>,
     claimed: &Arc<Claimed<W>>,
     leases: &Arc<Leases<W>>,
@@ -407,7 +407,7 @@ fn begin<W: Wire>(
 }
 
 /// Its answer does not prove the session: it may have stood in a buffer for longer than the ttl.
-async fn wait<W: Wire>(
+async fn wait<W: Conversation>(
     store: &Store<W>,
     claimed: &Arc<Claimed<W>>,
     lease: &Arc<Lease<W>>,

@@ -15,7 +15,7 @@ use super::join::{Epoch, NOW, RANGE, hash_of, join, number_of, odd};
 use super::names::lock_name;
 use super::tether::{Answer as Rows, Tether};
 use crate::name::NameHash;
-use crate::sessions::{Beat, Claimed, Opened, Taken, Wire};
+use crate::sessions::{Beat, Claimed, Conversation, Opened, Taken};
 
 /// How often a session that holds something asks whether the server is there: the driver does not notice that a
 /// connection has ended while nobody uses it.
@@ -83,7 +83,7 @@ impl Line {
     }
 }
 
-impl Wire for Line {
+impl Conversation for Line {
     type Site = Site;
     type Trouble = Trouble;
     type Name = String;

@@ -14,7 +14,7 @@ use super::super::fault::{Result, Trouble};
 use super::super::session::{Ears, Param, Session};
 use super::Site;
 use crate::name::{NameHash, micros_up, printable, span};
-use crate::sessions::{Beat, Claimed, Opened, Taken, Wire};
+use crate::sessions::{Beat, Claimed, Conversation, Opened, Taken};
 
 /// For how long a name keeps its number after it was first used, if nobody holds it then.
 const NAME_IDLE: Duration = Duration::from_secs(3600);
@@ -47,7 +47,7 @@ impl Line {
     }
 }
 
-impl Wire for Line {
+impl Conversation for Line {
     type Site = Site;
     type Trouble = Trouble;
     type Name = ();

@@ -24,10 +24,10 @@ pub(crate) trait Trouble: fmt::Debug + Send + Sized + 'static {
 }
 
 /// What came of asking, and the moment before the question left this process.
-pub(crate) type Answer<W, T> = Result<(T, Moment), <W as Wire>::Trouble>;
+pub(crate) type Answer<W, T> = Result<(T, Moment), <W as Conversation>::Trouble>;
 
 /// One open session at a server. What breaks stays broken: its locks are gone.
-pub(crate) trait Wire: Send + Sync + Sized + 'static {
+pub(crate) trait Conversation: Send + Sync + Sized + 'static {
     /// The server, as all sessions of a store know it.
     type Site: Deref<Target = Ground> + Send + Sync + 'static;
     type Trouble: Trouble;
