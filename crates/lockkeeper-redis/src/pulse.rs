@@ -41,8 +41,7 @@ pub(crate) struct Pulse {
     over: AtomicBool,
     look: Notify,
     silence: Notify,
-    /// How often the watcher has looked. For tests.
-    #[cfg(test)]
+    /// How often the watcher has looked, for whoever wants to see what it costs.
     looks: AtomicUsize,
 }
 
@@ -66,7 +65,6 @@ impl Pulse {
             over: AtomicBool::new(false),
             look: Notify::new(),
             silence: Notify::new(),
-            #[cfg(test)]
             looks: AtomicUsize::new(0),
         })
     }
@@ -146,7 +144,6 @@ async fn watch(watched: Watched) {
     // What it had heard of when it looked last, and the moment from which on silence is counted anew.
     let (mut known, mut told_at) = (0, Moment::from_nanos(0));
     while !pulse.over.load(SeqCst) {
-        #[cfg(test)]
         pulse.looks.fetch_add(1, SeqCst);
         let (now, stirred) = (clock.now(), pulse.stirred_at.load(SeqCst));
         let is_idle = pulse.is_idle();

@@ -44,7 +44,9 @@ pub(crate) fn granted(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
                 clock.sleep(pause).await;
                 let Some(engine) = weak.upgrade() else { return };
                 let (held, goes_on) = engine.fresh.take();
-                held.into_iter().for_each(|it| listen(&engine, it));
+                for tenure in held {
+                    listen(&engine, tenure);
+                }
                 if !goes_on {
                     return;
                 }
