@@ -118,6 +118,7 @@ cases! {
     a_server_without_a_connection_left_says_so_and_loses_no_lock;
     names_above_the_bound_of_waiting_connections_take_turns;
     a_proxy_that_shares_connections_is_refused_with_what_to_do;
+    a_connection_that_breaks_is_not_taken_for_such_a_proxy;
 }
 
 async fn a_killed_holder_is_replaced_long_before_its_ttl<S: Ours>() {
@@ -319,6 +320,17 @@ async fn a_proxy_that_shares_connections_is_refused_with_what_to_do<S: Ours>() {
     let locker = Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build();
     let guard = within(locker.lock("orders/42")).await.unwrap();
     assert!(locker.clone().try_lock("orders/43").await.unwrap().is_some());
+    guard.release().await.unwrap();
+}
+
+async fn a_connection_that_breaks_is_not_taken_for_such_a_proxy<S: Ours>() {
+    let site = S::start(&[]).await;
+    let (network, url) = by_proxy(&site).await;
+    let here = locker(open(&url).await, TTL);
+    // The question whether somebody stands between goes unanswered once.
+    network.lose_request(b"processlist");
+    let guard = within(here.lock("orders/42")).await.unwrap();
+    assert_eq!(network.counters().cut, 1, "nothing was lost");
     guard.release().await.unwrap();
 }
 

@@ -347,12 +347,12 @@ impl Task {
 
     fn given_back(&self, answer: Result<()>) {
         if let Err(error) = answer {
-            self.log.failed(&format!("release: {}", word(&error)));
+            self.log.failed(&format!("release: {}", told(&error)));
         }
     }
 
     async fn rest(&mut self, error: &Error) {
-        self.log.failed(word(error));
+        self.log.failed(&told(error));
         self.clock.sleep(REST + self.dice.span(REST)).await;
     }
 }
@@ -369,6 +369,16 @@ async fn ask(locker: &Locker, kind: Kind, names: &[String], weight: u32, ttl: Du
     })
 }
 
+/// The word for it; of what must not happen also the reason.
+fn told(error: &Error) -> String {
+    match word(error) {
+        bad @ ("refused-for-good" | "invalid" | "other") => {
+            format!("{bad}: {error}").replace(char::is_control, " ")
+        }
+        word => word.to_owned(),
+    }
+}
+
 /// One word for each way to fail.
 fn word(error: &Error) -> &'static str {
     match error {
@@ -381,5 +391,32 @@ fn word(error: &Error) -> &'static str {
         Error::Invalid { .. } => "invalid",
         Error::Closed => "closed",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_it_was_written_and_the_last_process_is_not_warm() {
+        let job = |place| Job {
+            name: "w7".to_owned(),
+            folder: "/folder".into(),
+            witness: "/folder/witness".into(),
+            prefix: "torture-1/".to_owned(),
+            ttl: Duration::from_secs(2),
+            storm_ttl: Duration::from_secs(120),
+            tasks: 11,
+            place,
+            of: 3,
+            gentle: true,
+            seed: 5,
+            url: "redis://a:1?x=\ty".to_owned(),
+        };
+        let read = Job::read(&job(2).line());
+        assert_eq!(read.map(|it| format!("{it:?}")), Some(format!("{:?}", job(2))));
+        assert_eq!([0, 1, 2].map(|it| job(it).is_warm()), [true, true, false]);
+        assert!(Job::read("w7\t/folder\n").is_none());
     }
 }
