@@ -20,7 +20,7 @@ use crate::grip::Grip;
 use crate::how::How;
 use crate::keys::{self, Kind};
 use crate::log::Log;
-use crate::pace::Pace;
+use crate::pace::{Crowd, Pace};
 
 /// The hidden first argument that makes a program a worker.
 pub(crate) const WORKER: &str = "__torture_worker";
@@ -270,7 +270,13 @@ impl Task {
         let held = grip.keys(&names);
         let how = held.first().map_or("joined", |(key, fence)| self.how.came(key, *fence));
         self.log.had(id, load, (asked, from), how, &held);
-        self.hold(id, grip, held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits)).await?;
+        let crowd = match kind {
+            Kind::Read | Kind::Permits => Crowd::Shares,
+            Kind::Cool | Kind::Two => Crowd::Comes,
+            _ => Crowd::Waits,
+        };
+        let writes = held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits);
+        self.hold(id, grip, crowd, writes).await?;
         if kind == Kind::Own {
             self.clock.sleep(Pace::rest(&mut self.dice, self.ttl)).await;
         }
@@ -282,14 +288,14 @@ impl Task {
         &mut self,
         id: u64,
         grip: Grip,
+        crowd: Crowd,
         writes: Option<&(String, u64)>,
     ) -> std::result::Result<(), Trouble> {
         let seen = match writes {
             Some((key, fence)) => Some((key, *fence, self.calls.get(key, *fence).await?)),
             None => None,
         };
-        let shares = matches!(grip, Grip::Beside(_));
-        let span = self.pace.hold(self.clock.now(), shares, &mut self.dice);
+        let span = self.pace.hold(self.clock.now(), crowd, &mut self.dice);
         self.watch(id, &grip, span).await;
         // Half of them look once more before they write, the others trust that it went well. Also between the look and
         // the write a process may be stopped for as long as you like. Both is E, and must not become F.
