@@ -53,6 +53,10 @@ pub async fn run(torture: &Torture, say: &(dyn Fn(&str) + Sync)) -> Result<Verdi
         // Its servers allow no session of two minutes. What a session leaves behind lives as long as its process anyway.
         plan.storm_ttl = Duration::from_secs(30);
     }
+    if torture.store.by_session() {
+        // A server that was killed lets nobody in for as long as any member's ttl, which we would take for standing still.
+        plan.storm_ttl = Duration::from_secs(30);
+    }
     let mut crew = Crew::start(plan).await?;
     let mut struggle = Struggle {
         torture,

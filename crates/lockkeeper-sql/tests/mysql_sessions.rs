@@ -21,7 +21,7 @@ use lockkeeper_sql::{Mysql, MysqlSessions};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use mysql_site::{OnMariaDb, OnMysql, Ours};
-use session_cases::{PATIENCE, Sessions, TTL, locker, open, session_url, within};
+use session_cases::{PATIENCE, Sessions, TTL, by_proxy, locker, open, session_url, within};
 
 impl<S: Ours> Sessions for S {
     type Sessions = MysqlSessions;
@@ -107,6 +107,7 @@ cases! {
     half_seconds_are_rounded_up_and_less_than_one_is_refused
     names_meet_neither_each_other_nor_other_databases
     a_proxy_that_shares_connections_is_refused_with_what_to_do
+    a_connection_that_breaks_is_not_taken_for_such_a_proxy
     fences_are_reserved_before_they_are_given
 }
 
@@ -161,6 +162,17 @@ async fn a_proxy_that_shares_connections_is_refused_with_what_to_do<S: Sessions>
     let locker = Locker::builder(store).ttl(TTL).wait_at_most(PATIENCE).build();
     let guard = within(locker.lock("orders/42")).await.unwrap();
     assert!(locker.clone().try_lock("orders/43").await.unwrap().is_some());
+    guard.release().await.unwrap();
+}
+
+async fn a_connection_that_breaks_is_not_taken_for_such_a_proxy<S: Sessions>() {
+    let site = S::start(&[]).await;
+    let (network, url) = by_proxy(&site).await;
+    let here = locker(open::<S>(&url).await, TTL);
+    // The question whether somebody stands between goes unanswered once.
+    network.lose_request(b"processlist");
+    let guard = within(here.lock("orders/42")).await.unwrap();
+    assert_eq!(network.counters().cut, 1, "nothing was lost");
     guard.release().await.unwrap();
 }
 

@@ -33,3 +33,25 @@ impl Observer for How {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper::Result;
+
+    use super::*;
+
+    #[test]
+    fn each_way_has_its_word_and_is_told_once() -> Result<()> {
+        let how = How::default();
+        let locker = lockkeeper::open_blocking("memory:")?.locker.warm(true).observer(how.clone()).build();
+        let words = || -> Result<[&'static str; 2]> {
+            let guard = locker.lock("k").blocking()?;
+            let fence = guard.fence().get();
+            guard.release_blocking()?;
+            Ok([how.came("k", fence), how.came("k", fence)])
+        };
+        assert_eq!(words()?, ["store", "joined"]);
+        assert_eq!(words()?, ["warm", "joined"]);
+        Ok(())
+    }
+}

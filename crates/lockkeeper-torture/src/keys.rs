@@ -120,3 +120,17 @@ pub async fn leftovers(
         clock.sleep(LOOK_EVERY).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_mostly_takes_its_own_locks_and_visits_those_of_all_others() {
+        let mut dice = Dice::seeded(1);
+        let all: Vec<String> = (0..10_000).map(|_| Kind::Own.key("p/", (1, 3), &mut dice)).collect();
+        let of = |place: usize| all.iter().filter(|it| it.starts_with(&format!("p/own-{place}-"))).count();
+        assert!((1..100).contains(&of(0)) && (1..100).contains(&of(2)), "{} {}", of(0), of(2));
+        assert_eq!(of(0) + of(1) + of(2), all.len());
+    }
+}

@@ -116,8 +116,11 @@ impl Verdict {
     pub fn stuck(&self) -> Vec<String> {
         let told =
             |it: &Episode| it.stuck.iter().map(|who| format!("{}: {who}", it.fault)).collect::<Vec<_>>();
-        let refused =
-            self.failed.iter().filter(|it| FOR_GOOD.contains(&it.0.trim_start_matches("release: ")));
+        let is_for_good = |it: &str| {
+            let word = it.trim_start_matches("release: ");
+            FOR_GOOD.contains(&word.split(':').next().unwrap_or(word))
+        };
+        let refused = self.failed.iter().filter(|it| is_for_good(&it.0));
         let refused = refused.map(|(word, count)| format!("{count} requests ended with: {word}"));
         self.episodes.iter().flat_map(told).chain(refused).collect()
     }
@@ -232,8 +235,9 @@ mod tests {
         stuck.episodes[1].stuck.push("w1".to_owned());
         assert!(!stuck.is_kept() && stuck.complaints(3).contains("stuck: failover: w1"));
         let mut refused = verdict(&[], None);
-        refused.failed = vec![("cancelled".to_owned(), 3), ("release: refused-for-good".to_owned(), 2)];
-        assert_eq!(refused.stuck(), ["2 requests ended with: release: refused-for-good"]);
+        let why = "release: refused-for-good: its disk: gone".to_owned();
+        refused.failed = vec![("cancelled".to_owned(), 3), (why, 2)];
+        assert_eq!(refused.stuck(), ["2 requests ended with: release: refused-for-good: its disk: gone"]);
         assert!(
             !Verdict { findings: Findings::default(), ..verdict(&[], None) }.is_kept(),
             "nothing was tried"

@@ -20,7 +20,7 @@ use crate::grip::Grip;
 use crate::how::How;
 use crate::keys::{self, Kind};
 use crate::log::Log;
-use crate::pace::Pace;
+use crate::pace::{Crowd, Pace};
 
 /// The hidden first argument that makes a program a worker.
 pub(crate) const WORKER: &str = "__torture_worker";
@@ -270,7 +270,13 @@ impl Task {
         let held = grip.keys(&names);
         let how = held.first().map_or("joined", |(key, fence)| self.how.came(key, *fence));
         self.log.had(id, load, (asked, from), how, &held);
-        self.hold(id, grip, held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits)).await?;
+        let crowd = match kind {
+            Kind::Read | Kind::Permits => Crowd::Shares,
+            Kind::Cool | Kind::Two => Crowd::Comes,
+            _ => Crowd::Waits,
+        };
+        let writes = held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits);
+        self.hold(id, grip, crowd, writes).await?;
         if kind == Kind::Own {
             self.clock.sleep(Pace::rest(&mut self.dice, self.ttl)).await;
         }
@@ -282,14 +288,14 @@ impl Task {
         &mut self,
         id: u64,
         grip: Grip,
+        crowd: Crowd,
         writes: Option<&(String, u64)>,
     ) -> std::result::Result<(), Trouble> {
         let seen = match writes {
             Some((key, fence)) => Some((key, *fence, self.calls.get(key, *fence).await?)),
             None => None,
         };
-        let shares = matches!(grip, Grip::Beside(_));
-        let span = self.pace.hold(self.clock.now(), shares, &mut self.dice);
+        let span = self.pace.hold(self.clock.now(), crowd, &mut self.dice);
         self.watch(id, &grip, span).await;
         // Half of them look once more before they write, the others trust that it went well. Also between the look and
         // the write a process may be stopped for as long as you like. Both is E, and must not become F.
@@ -347,12 +353,12 @@ impl Task {
 
     fn given_back(&self, answer: Result<()>) {
         if let Err(error) = answer {
-            self.log.failed(&format!("release: {}", word(&error)));
+            self.log.failed(&format!("release: {}", told(&error)));
         }
     }
 
     async fn rest(&mut self, error: &Error) {
-        self.log.failed(word(error));
+        self.log.failed(&told(error));
         self.clock.sleep(REST + self.dice.span(REST)).await;
     }
 }
@@ -369,6 +375,16 @@ async fn ask(locker: &Locker, kind: Kind, names: &[String], weight: u32, ttl: Du
     })
 }
 
+/// The word for it; of what must not happen also the reason.
+fn told(error: &Error) -> String {
+    match word(error) {
+        bad @ ("refused-for-good" | "invalid" | "other") => {
+            format!("{bad}: {error}").replace(char::is_control, " ")
+        }
+        word => word.to_owned(),
+    }
+}
+
 /// One word for each way to fail.
 fn word(error: &Error) -> &'static str {
     match error {
@@ -381,5 +397,32 @@ fn word(error: &Error) -> &'static str {
         Error::Invalid { .. } => "invalid",
         Error::Closed => "closed",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_it_was_written_and_the_last_process_is_not_warm() {
+        let job = |place| Job {
+            name: "w7".to_owned(),
+            folder: "/folder".into(),
+            witness: "/folder/witness".into(),
+            prefix: "torture-1/".to_owned(),
+            ttl: Duration::from_secs(2),
+            storm_ttl: Duration::from_secs(120),
+            tasks: 11,
+            place,
+            of: 3,
+            gentle: true,
+            seed: 5,
+            url: "redis://a:1?x=\ty".to_owned(),
+        };
+        let read = Job::read(&job(2).line());
+        assert_eq!(read.map(|it| format!("{it:?}")), Some(format!("{:?}", job(2))));
+        assert_eq!([0, 1, 2].map(|it| job(it).is_warm()), [true, true, false]);
+        assert!(Job::read("w7\t/folder\n").is_none());
     }
 }

@@ -226,8 +226,20 @@ pub(crate) fn version(name: &str) -> Result<String, String> {
         return Ok(file.file_stem().unwrap_or_default().to_string_lossy().replace('-', " "));
     }
     let said = shell::output(&program.display().to_string(), &["--version"])?;
-    let line = said.lines().next().unwrap_or_default().replace(&bin.display().to_string(), "");
-    Ok(line.replace('|', "/").trim_start_matches('/').chars().take(60).collect())
+    Ok(short(said.lines().next().unwrap_or_default()))
+}
+
+/// The first words of what a program says, to its number. Some begin with the path by which they were called.
+fn short(said: &str) -> String {
+    let mut words = said.split_whitespace();
+    let mut kept = vec![words.next().unwrap_or_default().rsplit('/').next().unwrap_or_default()];
+    for word in words {
+        kept.push(word);
+        if word.contains(|it: char| it.is_ascii_digit()) {
+            break;
+        }
+    }
+    kept.join(" ").replace('|', "/")
 }
 
 fn remove(folder: &Path) -> Result<(), String> {
@@ -274,6 +286,17 @@ mod tests {
             let setting = text.split(' ').find(|it| it.starts_with("LOCKKEEPER_TEST_")).unwrap();
             assert!(kit.contains(&format!("\"{setting}\"")), "no server of the tests reads {setting}");
         }
+    }
+
+    #[test]
+    fn a_version_is_a_name_and_a_number_without_a_path() {
+        assert_eq!(short("/a/b/mysqld  Ver 9.7.4-2 for Linux on x86_64"), "mysqld Ver 9.7.4-2");
+        assert_eq!(
+            short("Redis server v=8.0.6 sha=00000000:0 malloc=jemalloc-5.3.1"),
+            "Redis server v=8.0.6"
+        );
+        assert_eq!(short("postgres (PostgreSQL) 17.11 (Debian 17.11-0)"), "postgres (PostgreSQL) 17.11");
+        assert_eq!(short(""), "");
     }
 
     #[test]

@@ -28,11 +28,11 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of this session, if nobody stands between.
-    pub(super) async fn of(conn: &mut Conn) -> Option<Self> {
+    /// Of this session; `None` if somebody stands between.
+    pub(super) async fn of(conn: &mut Conn) -> Result<Option<Self>, mysql_async::Error> {
         let sql = "SELECT id, host FROM information_schema.processlist WHERE id = CONNECTION_ID()";
-        let (id, host): (u32, String) = conn.query_first(sql).await.ok()??;
-        (id == conn.id()).then_some(Identity { id, host })
+        let found: Option<(u32, String)> = conn.query_first(sql).await?;
+        Ok(found.filter(|it| it.0 == conn.id()).map(|(id, host)| Identity { id, host }))
     }
 }
 

@@ -236,7 +236,9 @@ impl Way {
                 in_time(clock, patience.max(OPEN_MIN).min(self.options.connect_patience()), async {
                     let mut conn = Conn::new(self.options.opts.clone()).await?;
                     session::greet(&mut conn).await?;
-                    let identity = if self.doubts.is_some() { Identity::of(&mut conn).await } else { None };
+                    let known = if self.doubts.is_some() { Identity::of(&mut conn).await } else { Ok(None) };
+                    // Who is not known is not ended; whatever broke it is met again by the next statement.
+                    let identity = known.unwrap_or(None);
                     Ok((conn, identity))
                 });
             let (conn, identity) = opening.await?;
