@@ -12,7 +12,9 @@ const ASK_MAX: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// Where Debian keeps them, unless the setting names another folder.
 const JARS_FOLDER: &str = "/usr/share/java";
-const JARS: [(&str, &str); 5] = [
+const JARS: [(&str, &str); 6] = [
+    // Before the one that names it: that takes it from the system, which may have another version.
+    ("zookeeper-jute.jar", "zookeeper"),
     ("zookeeper.jar", "zookeeper"),
     ("slf4j-simple.jar", "libslf4j-java"),
     // For TLS; what the first names itself is not enough.

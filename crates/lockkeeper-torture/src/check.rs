@@ -37,7 +37,7 @@ pub fn check(history: &History, paused: &[(String, Range<u64>)]) -> Findings {
     for (key, beliefs) in by_key(history) {
         overlaps(&key, &beliefs, &mut found.overlaps);
         if !key.ends_with(keys::PERMITS) {
-            disorder(&key, &beliefs, &mut found.disorder);
+            disorder(&key, &beliefs, &mut found.disorder, &mut found.overlaps);
         }
         lags(&beliefs, paused, &mut found.lags);
     }
@@ -119,8 +119,24 @@ fn overlaps(key: &str, beliefs: &[Of<'_>], found: &mut Vec<(u64, String)>) {
     }
 }
 
+/// Guards that were handed on since the same grant of the store have fences that differ in these bits only.
+const HAND_ON_BITS: u32 = 16;
+
 /// Whoever asked after another had been told has the larger fence; between those who share it says nothing.
-fn disorder(key: &str, beliefs: &[Of<'_>], found: &mut Vec<(u64, String)>) {
+///
+/// A holder that lost its lock and does not know it hands it on within its process, with its own smaller fences. That is a
+/// second holder, and counted as one: where one is promised it is wrong, and what checks fences refuses it everywhere.
+fn disorder(
+    key: &str,
+    beliefs: &[Of<'_>],
+    found: &mut Vec<(u64, String)>,
+    overlaps: &mut Vec<(u64, String)>,
+) {
+    let mut begun: HashMap<u64, u64> = HashMap::new();
+    for (it, fence) in beliefs {
+        let first = begun.entry(fence >> HAND_ON_BITS).or_insert(it.from);
+        *first = it.from.min(*first);
+    }
     let mut given: HashMap<u64, &Belief> = HashMap::new();
     for (it, fence) in beliefs.iter().filter(|it| is_alone(it.0)) {
         if let Some(other) = given.insert(*fence, it) {
@@ -144,6 +160,13 @@ fn disorder(key: &str, beliefs: &[Of<'_>], found: &mut Vec<(u64, String)>) {
         let before = if is_alone(it.0) { largest } else { largest_alone };
         if let Some(before) = before.filter(|before| it.1 <= before.1) {
             let (one, two) = (named(before.0), named(it.0));
+            let (grant, other) = (it.1 >> HAND_ON_BITS, before.1 >> HAND_ON_BITS);
+            if grant != other && begun.get(&grant).is_some_and(|first| *first < before.0.from) {
+                let what =
+                    format!("{key}: {two} was handed on although {one} was given by the store meanwhile");
+                overlaps.push((it.0.from, what));
+                continue;
+            }
             found.push((
                 it.0.from,
                 format!("{key}: {two} asked after {one} was told, and has no larger fence"),
@@ -226,6 +249,24 @@ mod tests {
         assert_eq!(findings(shares).disorder.len(), 0);
         let after = vec![belief("k", 4, (1, 9), [0, 10, 20]), belief("k", 3, (9, 9), [21, 30, 40])];
         assert_eq!(findings(after).disorder.len(), 1);
+    }
+
+    #[test]
+    fn what_is_handed_on_by_who_lost_it_is_a_second_holder_and_not_a_fence_that_went_back() {
+        let (old, new) = (7 << HAND_ON_BITS, 8 << HAND_ON_BITS);
+        // Nobody was sure of two at once: the second holder shows by its hand-on alone.
+        let handed_on = |fence| {
+            vec![
+                belief("k", old, (1, 1), [0, 10, 15]),
+                belief("k", new, (1, 1), [5, 20, 25]),
+                belief("k", fence, (1, 1), [21, 30, 40]),
+            ]
+        };
+        let found = findings(handed_on(old + 1));
+        assert_eq!((found.overlaps.len(), found.disorder.len()), (1, 0));
+        // A grant of its own that is smaller is what no store may give.
+        let found = findings(handed_on(6 << HAND_ON_BITS));
+        assert_eq!((found.overlaps.len(), found.disorder.len()), (0, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "twophase", feature = "sqlite"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Meters;
@@ -18,7 +19,7 @@ async fn office(server: &Postgres, folder: &tempfile::TempDir, meters: &Meters) 
     }
     let url = |database: &str| format!("postgres://postgres@{}/{database}", server.address());
     let locker = lockkeeper::connect(&file("locks.db")).await.unwrap();
-    let (count, asked) = (meters.two_phase(), std::sync::atomic::AtomicBool::new(false));
+    let (count, asked) = (meters.two_phase(), AtomicBool::new(false));
     let setup = TwoPhase::open(&file("2pc.db"), &locker).await.unwrap();
     setup
         .participant("here", Participant::postgres(&url("here")).unwrap())
@@ -26,9 +27,8 @@ async fn office(server: &Postgres, folder: &tempfile::TempDir, meters: &Meters) 
         .observer(move |step| {
             count(step);
             // Whoever listens and fails hurts nobody, and least of all whoever was answered.
-            if step.point == Point::Answered && !asked.swap(true, std::sync::atomic::Ordering::SeqCst) {
-                panic!("this listener fails once");
-            }
+            let first = step.point == Point::Answered && !asked.swap(true, Ordering::SeqCst);
+            assert!(!first, "this listener fails once");
         })
         .start()
         .await

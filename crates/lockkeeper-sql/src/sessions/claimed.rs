@@ -16,6 +16,7 @@ pub(crate) struct Claimed<W: Conversation> {
     pub(crate) claim: Claim,
     pub(crate) lock: NameHash,
     /// What the server calls it.
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "PostgreSQL's is its number"))]
     pub(crate) name: W::Name,
     pub(super) state: tokio::sync::Mutex<State<W>>,
     /// Counts up when a wait is over, so that whoever listens asks.
@@ -27,11 +28,6 @@ impl<W: Conversation> Claimed<W> {
         let (lock, rung) = (hash(&claim.key), watch::Sender::new(0));
         let name = W::name(site, &lock);
         Claimed { claim, lock, name, state: tokio::sync::Mutex::new(State::Out), rung }
-    }
-
-    /// Whether its owner or its note is worth a row.
-    pub(crate) fn is_noted(&self) -> bool {
-        self.claim.label.owner.is_some() || self.claim.label.note.is_some()
     }
 }
 

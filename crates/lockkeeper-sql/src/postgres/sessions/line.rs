@@ -116,7 +116,9 @@ impl Conversation for Line {
     }
 
     async fn release(&self, claimed: &Claimed<Self>, number: i64) -> Answer<()> {
-        if claimed.is_noted() {
+        // Whether owner or note are worth a row.
+        let label = &claimed.claim.label;
+        if label.owner.is_some() || label.note.is_some() {
             return self.give_up(number).await;
         }
         let narrow = i32::try_from(number).map_err(|_| odd())?;
