@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use lockkeeper_core::inspect::{Inspect as _, Occupant};
 use lockkeeper_core::{
-    Error, Fence, Guard, Key, LockRequest, Locker, LockerBuilder, Memory, MultiGuard, Owner, SharedGuard,
-    Stage,
+    Clock, Error, Fence, Guard, Key, LockRequest, Locker, LockerBuilder, Memory, MultiGuard, Owner,
+    SharedGuard, Stage,
 };
 
 const MILLIS_20: Duration = Duration::from_millis(20);
@@ -75,16 +76,40 @@ async fn a_wait_of_zero_and_of_for_ever_are_waits() {
 
 #[tokio::test]
 async fn one_budget_covers_both_lines() {
-    let store = Memory::default();
-    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let clock = Clock::virtual_from(HANG);
+    let store = Memory::new(clock.clone());
+    let locker = || Locker::builder(store.clone()).clock(clock.clone()).build();
+    let (here, there) = (locker(), locker());
+    let waits_at_the_store = async |note: &str| {
+        let noted = |it: &Occupant| it.label.note.as_deref() == Some(note);
+        while !store
+            .show(&Key::new("k").unwrap())
+            .await
+            .unwrap()
+            .is_some_and(|it| it.waiters.iter().any(noted))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    let asked = |note: &str, millis| {
+        tokio::spawn(here.lock("k").note(note).wait_at_most(Duration::from_millis(millis)))
+    };
     let outside = there.lock("k").await.unwrap();
-    let first = tokio::spawn(here.lock("k").wait_at_most(Duration::from_millis(60)));
-    tokio::task::yield_now().await;
+    let first = asked("first", 60);
+    waits_at_the_store("first").await;
     // The second stands in the local line until the first gives up, and then in the store's.
-    let second = here.lock("k").wait_at_most(Duration::from_millis(120)).await.unwrap_err();
-    let Error::TimedOut { stage: Stage::Remote, waited, .. } = second else { panic!("{second}") };
-    assert!(Duration::from_millis(119) <= waited);
+    let second = asked("second", 120);
+    tokio::task::yield_now().await;
+    clock.advance_by(Duration::from_millis(60));
     assert!(matches!(first.await.unwrap(), Err(Error::TimedOut { stage: Stage::Remote, .. })));
+    waits_at_the_store("second").await;
+    clock.advance_by(Duration::from_millis(59));
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished());
+    clock.advance_by(Duration::from_millis(1));
+    let second = second.await.unwrap().unwrap_err();
+    let Error::TimedOut { stage: Stage::Remote, waited, .. } = second else { panic!("{second}") };
+    assert_eq!(waited, Duration::from_millis(120));
     drop(outside);
 }
 
