@@ -75,7 +75,22 @@ async fn what_makes_no_sense_is_refused_in_words() {
     assert!(text(&locker.latch("none", 0), "a").await.contains("for no parties"));
     assert!(text(&locker.latch("", 1), "a").await.contains("is empty"));
     assert!(text(&locker.latch("x", 1).remember(Duration::ZERO), "a").await.contains("for no time"));
+    assert!(text(&locker.latch("many", 32_760), "a").await.contains("at most 32759 can be written down"));
+    let long = text(&locker.latch("many", 1000), &"x".repeat(65)).await;
+    assert!(long.contains("has 65 bytes") && long.contains("each has at most 64"), "{long}");
+    let named = locker.latch("x".repeat(500), 1).round("123");
+    assert!(text(&named, "a").await.contains("has 503 bytes; at most 502 are allowed"));
     assert_eq!(latch.status().await.unwrap().arrived, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn as_many_as_are_accepted_open_it() {
+    const PARTIES: u32 = 1000;
+    let latch = Locker::new(Memory::default()).latch("imported", PARTIES);
+    for party in 0..PARTIES {
+        latch.arrive(format!("{party:064}")).await.unwrap();
+    }
+    assert!(latch.status().await.unwrap().is_open());
 }
 
 #[tokio::test]

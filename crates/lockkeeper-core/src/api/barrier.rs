@@ -18,7 +18,8 @@ pub use self::double::{Entry, Inside};
 pub use self::sheet::{Breach, Verdict};
 
 use self::presence::{Presence, first_absent};
-use self::sheet::{Arrival, Sheet, Told};
+use self::sheet::{Arrival, LIST, Sheet, Told};
+use crate::api::limits::memo_key;
 use crate::clock::Moment;
 use crate::engine::background::InRuntime;
 use crate::engine::memo::{Change, Changed, MemoOf};
@@ -30,12 +31,18 @@ use crate::spi::claim::ClaimId;
 /// How long it is remembered how rounds ended, if nothing else is said.
 const REMEMBER: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// What stands before the name of a barrier: `left:`, the number of a round, and a colon.
+const BEFORE_NAME: usize = 26;
+
 /// A barrier at which `parties` wait for each other, over all processes; then it is closed again, for the next round. Each
 /// party has a name of its own.
 ///
 /// A round has one [`Verdict`], and all who took part in it hear the same: it opened when the last arrived, or it is broken
 /// because one of them did not wait for the others. Whoever dies while it waits breaks the round when its
 /// [`ttl`](Barrier::ttl) has passed; nobody waits for the dead for ever. After a broken round the next who comes begins another.
+///
+/// All who gather are kept together, in 64 KiB. So the more parties there are, the shorter their names must be: 50 may have names of
+/// any length, 200 names of 125 bytes, 500 of 28. A longer name, and more than 870 parties, are refused in words.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -126,7 +133,7 @@ impl Barrier {
     /// Dropping the future breaks the round.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name, for no parties, for a number of parties other than that for which others gather, and if
+    /// [`Error::Invalid`] for a bad name, for no parties or too many, for a number of parties other than that for which others gather, and if
     /// another came under our name. [`Error::Unavailable`]: then the round is broken, as soon as the store can be told or our
     /// ttl has passed. [`Error::Unsupported`] on a store that keeps nothing but locks. A broken round is no error: see
     /// [`Meeting::verdict`].
@@ -171,6 +178,7 @@ impl Barrier {
     async fn meet(&self, party: &str, until: Moment) -> Result<(Meeting, Guest)> {
         let memo = self.memo()?;
         let party = Key::new(party)?.as_str().to_owned();
+        LIST.check_name(self.parties, &party)?;
         let me = Arrival { token: ClaimId::random()?.to_hex(), party };
         let presence = self.in_runtime(Presence::begin(&self.engine, &me.token, self.ttl)).await?;
         let mut guest = Guest { barrier: self.clone(), memo, me, round: None, _presence: presence };
@@ -199,12 +207,14 @@ impl Barrier {
         if *parties == 0 {
             return Err(Error::invalid("a barrier for no parties keeps nobody; name at least one"));
         }
+        LIST.check(*parties)?;
         if ttl.is_zero() || remember.is_zero() {
             return Err(Error::invalid("a barrier whose ttl or memory is zero never opens"));
         }
         Key::new(name)?;
         engine.background.start()?;
-        MemoOf::new(engine, Key::new(&format!("barrier:{name}"))?, "let parties wait for each other")
+        let key = memo_key("the name of a barrier", name.len(), BEFORE_NAME, &format!("barrier:{name}"))?;
+        MemoOf::new(engine, key, "let parties wait for each other")
     }
 
     /// The first of these who gives no sign of life.

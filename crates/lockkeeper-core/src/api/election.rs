@@ -339,7 +339,7 @@ impl Rostrum {
 
     /// Write that nobody leads, unless another does.
     async fn vacate(&self, engine: &Engine) -> Result<()> {
-        let ours = |there: &[u8]| Leader::read(there).is_none_or(|it| it.term == self.term);
+        let ours = |there: &[u8]| Leader::read(there).is_some_and(|it| it.term == self.term);
         let decide = |there: Option<&[u8]>| {
             Ok(if there.is_some_and(ours) { Change::Remove } else { Change::Leave(()) })
         };

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::limits::memo_key;
 use crate::engine::background::InRuntime;
 use crate::engine::memo::MemoOf;
 use crate::engine::shared::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::spi::claim::Label;
@@ -14,10 +15,14 @@ use crate::spi::claim::Label;
 /// How often an observer looks by itself, where the store does not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// What stands before the name of a role.
+const BEFORE_NAME: &str = "leader:";
+
 /// Where it is written who leads.
 pub(super) fn memo_of(engine: &Engine, name: &str) -> Result<MemoOf> {
     Key::new(name)?;
-    MemoOf::new(engine, Key::new(&format!("leader:{name}"))?, "tell who leads")
+    let key = memo_key("the name of a role", name.len(), BEFORE_NAME.len(), &format!("{BEFORE_NAME}{name}"))?;
+    MemoOf::new(engine, key, "tell who leads")
 }
 
 /// Who leads, as the others see it.
@@ -136,7 +141,14 @@ impl Leaders {
 
     async fn look_at(&self) -> Result<(Option<Leader>, Option<u64>)> {
         let memo = InRuntime::new(&self.engine.background, self.memo.read(&self.engine)).await?;
-        Ok((memo.as_ref().and_then(|it| Leader::read(&it.value)), memo.map(|it| it.version)))
+        let Some(memo) = memo else { return Ok((None, None)) };
+        let leader = Leader::read(&memo.value).ok_or_else(|| {
+            let role = self.memo.key.as_str().strip_prefix(BEFORE_NAME).unwrap_or_default();
+            Error::invalid(format!(
+                "what is kept for the role \"{role}\" is not a leader's, or of a newer version: nobody can tell from it who leads"
+            ))
+        })?;
+        Ok((Some(leader), Some(memo.version)))
     }
 
     /// Who leads, at once the first time, and then whenever it is another, or another value, or nobody. Between two leaders
@@ -147,7 +159,8 @@ impl Leaders {
     /// Safe to drop: nothing is told that was not answered.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if the store cannot be seen: then nobody knows who leads. Ask again.
+    /// [`Error::Unavailable`] if the store cannot be seen: then nobody knows who leads. Ask again. [`Error::Invalid`] if what
+    /// is kept there is not a leader's.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
             let (leader, version) = self.look_at().await?;
