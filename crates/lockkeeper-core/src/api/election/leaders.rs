@@ -34,7 +34,7 @@ pub(super) fn memo_of(engine: &Engine, name: &str) -> Result<MemoOf> {
 /// # let locker = Locker::new(Memory::default());
 /// let leadership = locker.campaign("scheduler", "10.0.0.7:8080").win().await?;
 /// let Some(Leader { value, holder, term, age, .. }) = locker.leader("scheduler").await? else { panic!("we lead") };
-/// println!("{value} ({}, pid {}) leads in term {term} since {age:?}", holder.host, holder.pid);
+/// println!("{value} ({}, pid {}) leads in term {term}, for {age:?} at its last sign of life", holder.host, holder.pid);
 /// # drop(leadership);
 /// # Ok(())
 /// # }
