@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::spi::claim::Label;
+use crate::spi::memos::Memo;
 
 /// How often an observer looks by itself, where the store does not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -96,6 +97,8 @@ pub struct Leaders {
     pub(super) engine: Arc<Engine>,
     memo: MemoOf,
     told: Told,
+    /// The version of what was told not to be a leader's.
+    foreign: Option<u64>,
 }
 
 /// What an observer was told last.
@@ -131,24 +134,27 @@ impl Leaders {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Result<Self> {
         engine.background.start()?;
         let memo = memo_of(&engine, name)?;
-        Ok(Leaders { engine, memo, told: Told::Nothing })
+        Ok(Leaders { engine, memo, told: Told::Nothing, foreign: None })
     }
 
     /// Who leads now.
     pub(crate) async fn look(&self) -> Result<Option<Leader>> {
-        Ok(self.look_at().await?.0)
+        self.leader_in(self.read().await?.as_ref())
     }
 
-    async fn look_at(&self) -> Result<(Option<Leader>, Option<u64>)> {
-        let memo = InRuntime::new(&self.engine.background, self.memo.read(&self.engine)).await?;
-        let Some(memo) = memo else { return Ok((None, None)) };
+    async fn read(&self) -> Result<Option<Memo>> {
+        InRuntime::new(&self.engine.background, self.memo.read(&self.engine)).await
+    }
+
+    fn leader_in(&self, memo: Option<&Memo>) -> Result<Option<Leader>> {
+        let Some(memo) = memo else { return Ok(None) };
         let leader = Leader::read(&memo.value).ok_or_else(|| {
             let role = self.memo.key.as_str().strip_prefix(BEFORE_NAME).unwrap_or_default();
             Error::invalid(format!(
                 "what is kept for the role \"{role}\" is not a leader's, or of a newer version: nobody can tell from it who leads"
             ))
-        })?;
-        Ok((Some(leader), Some(memo.version)))
+        });
+        leader.map(Some)
     }
 
     /// Who leads, at once the first time, and then whenever it is another, or another value, or nobody. Between two leaders
@@ -160,12 +166,23 @@ impl Leaders {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store cannot be seen: then nobody knows who leads. Ask again. [`Error::Invalid`] if what
-    /// is kept there is not a leader's.
+    /// is kept there is not a leader's, told once.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
-            let (leader, version) = self.look_at().await?;
-            if self.told.sees(leader) {
-                return Ok(self.told.leader());
+            let memo = self.read().await?;
+            let version = memo.as_ref().map(|it| it.version);
+            match self.leader_in(memo.as_ref()) {
+                Ok(leader) => {
+                    if self.told.sees(leader) {
+                        return Ok(self.told.leader());
+                    }
+                }
+                Err(error) if self.foreign != version => {
+                    self.foreign = version;
+                    return Err(error);
+                }
+                // As it was told before.
+                Err(_) => {}
             }
             let until = self.engine.clock.now().after(LOOK_AGAIN);
             let changed = self.memo.changed(&self.engine, version, until);
