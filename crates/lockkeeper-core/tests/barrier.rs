@@ -199,6 +199,12 @@ fn it_works_on_threads_without_a_runtime() {
     let other = std::thread::spawn(move || other.wait_blocking("other").unwrap());
     let one = barrier(&store, 2).wait_blocking("one").unwrap();
     assert_eq!((one, one.verdict), (other.join().unwrap(), Verdict::Open));
+    let short = Duration::from_millis(1);
+    let alone = barrier(&store, 2).wait_at_most_blocking("one", short).unwrap();
+    assert_eq!(alone.verdict, Verdict::Broken(Breach::TimedOut));
+    let alone = barrier(&store, 2).enter_at_most_blocking("one", short).unwrap();
+    assert!(matches!(alone, Entry::Broken(Breach::TimedOut)));
+    assert_eq!(barrier(&store, 2).status_blocking().unwrap().round, 4);
 }
 
 /// Memos whose every so-manieth write is done and not answered.

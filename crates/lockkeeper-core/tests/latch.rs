@@ -114,6 +114,8 @@ fn latches_elections_and_jobs_work_on_threads_without_a_runtime() {
         move || latch.wait_blocking().unwrap()
     });
     assert!(!latch().arrive_blocking("a").unwrap().is_open());
+    assert_eq!(latch().status_blocking().unwrap().arrived, ["a"]);
+    assert!(!latch().wait_at_most_blocking(Duration::from_millis(1)).unwrap().is_open());
     assert!(latch().arrive_blocking("b").unwrap().is_open());
     assert_eq!(waiting.join().unwrap().arrived, ["a", "b"]);
 
@@ -128,6 +130,13 @@ fn latches_elections_and_jobs_work_on_threads_without_a_runtime() {
     first.resign_blocking().unwrap();
     assert!(term < next.join().unwrap().0);
 
+    let ran = one.campaign("role", "again").run_blocking(|it| (it.term(), it.is_valid())).unwrap();
+    assert!(term < ran.0 && ran.1 && one.leader_blocking("role").unwrap().is_none());
+
+    let tick = one.once("nightly", "yesterday").tick().unwrap();
+    assert!(!tick.is_done_blocking().unwrap());
+    tick.set_done_blocking().unwrap();
+    assert!(tick.is_done_blocking().unwrap());
     let job = || one.once("nightly", "today").run_blocking(|guard| guard.check().map(|()| 7));
     assert_eq!(job().unwrap(), lockkeeper_core::Once::Ran(7));
     assert_eq!(job().unwrap(), lockkeeper_core::Once::Done);

@@ -202,6 +202,24 @@ impl Latch {
         self.engine.background.block_on(self.wait())
     }
 
+    /// [`wait_at_most`](Latch::wait_at_most) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Latch::wait_at_most`].
+    pub fn wait_at_most_blocking(&self, wait: Duration) -> Result<LatchStatus> {
+        self.engine.background.start()?;
+        self.engine.background.block_on(self.wait_at_most(wait))
+    }
+
+    /// [`status`](Latch::status) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Latch::arrive`].
+    pub fn status_blocking(&self) -> Result<LatchStatus> {
+        self.engine.background.start()?;
+        self.engine.background.block_on(self.status())
+    }
+
     async fn wait_until(&self, until: Moment) -> Result<LatchStatus> {
         let memo = self.memo()?;
         loop {

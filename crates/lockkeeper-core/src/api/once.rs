@@ -255,4 +255,20 @@ impl Tick {
         };
         InRuntime::new(&self.engine.background, self.memo.change(&self.engine, decide)).await.map(drop)
     }
+
+    /// [`is_done`](Tick::is_done) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Tick::is_done`].
+    pub fn is_done_blocking(&self) -> Result<bool> {
+        self.engine.background.block_on(self.is_done())
+    }
+
+    /// [`set_done`](Tick::set_done) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Tick::set_done`].
+    pub fn set_done_blocking(&self) -> Result<()> {
+        self.engine.background.block_on(self.set_done())
+    }
 }
