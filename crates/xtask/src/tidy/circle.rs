@@ -4,10 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Which files each file imports, by their modules.
-type Imports = BTreeMap<String, Vec<String>>;
+pub(super) type Imports = BTreeMap<String, Vec<String>>;
 
 /// `files` are the paths below the core's `src`, with their texts.
 pub(super) fn check(files: &[(String, String)], complaints: &mut Vec<String>) {
+    if let Some(circle) = circle(&imports(files)) {
+        complaints.push(format!("lockkeeper-core: a circle of imports: {}", circle.join(" → ")));
+    }
+}
+
+/// Which files each file imports.
+pub(super) fn imports(files: &[(String, String)]) -> Imports {
     let modules: Vec<String> = files.iter().map(|it| module_of(&it.0)).collect();
     let mut imports = Imports::new();
     for ((_, text), module) in files.iter().zip(&modules) {
@@ -17,9 +24,7 @@ pub(super) fn check(files: &[(String, String)], complaints: &mut Vec<String>) {
         }
         imports.insert(module.clone(), imported(module, text, &modules));
     }
-    if let Some(circle) = circle(&imports) {
-        complaints.push(format!("lockkeeper-core: a circle of imports: {}", circle.join(" → ")));
-    }
+    imports
 }
 
 fn is_signpost(line: &str) -> bool {
