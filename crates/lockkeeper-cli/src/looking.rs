@@ -82,6 +82,10 @@ pub(crate) struct Ls {
     #[arg(long)]
     pub(crate) watch: bool,
 
+    /// Tell also what leaders let everybody read; one more question for each lock
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) leaders: bool,
+
     #[command(flatten)]
     pub(crate) json: Json,
 }

@@ -15,6 +15,7 @@ mod looking;
 mod ls;
 mod man;
 mod output;
+mod proclaimed;
 mod run;
 mod screen;
 mod serve;

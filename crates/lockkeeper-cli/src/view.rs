@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper::Load;
 use lockkeeper::spi::{LockInfo, Occupant};
+use lockkeeper::{Leader, Load};
 use serde::Serialize;
 
 use crate::output::span;
@@ -18,6 +18,16 @@ pub(crate) struct Lock {
     waiters: Vec<Waiter>,
     /// What stands in its line and is not ours.
     foreign: Vec<String>,
+    /// What whoever holds it as a role lets everybody read.
+    leader: Option<Leads>,
+}
+
+/// A leader, in JSON.
+#[derive(Debug, Serialize)]
+struct Leads {
+    value: String,
+    /// As text, as a fence is.
+    term: String,
 }
 
 impl Lock {
@@ -27,7 +37,14 @@ impl Lock {
             holders: info.holders.iter().map(Holder::of).collect(),
             waiters: (1..).zip(&info.waiters).map(Waiter::of).collect(),
             foreign: info.foreign.clone(),
+            leader: None,
         }
+    }
+
+    /// The same, held by this leader.
+    pub(crate) fn led_by(self, leader: Option<&Leader>) -> Self {
+        let leader = leader.map(|it| Leads { value: it.value.clone(), term: it.term.to_string() });
+        Lock { leader, ..self }
     }
 }
 

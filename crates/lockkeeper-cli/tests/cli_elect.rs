@@ -41,6 +41,26 @@ fn one_leads_and_the_next_follows_when_it_ends() {
         "{words}"
     );
 
+    // The lock of that name tells the value, too, and one that is no role tells none.
+    let shown = |args: &[&str]| text(&store.output(args).stdout);
+    assert!(shown(&["show", "index"]).contains("leads with: 10.0.0.7:80\n"), "{}", shown(&["show", "index"]));
+    let json: Value = serde_json::from_str(&shown(&["show", "--json", "index"])).unwrap();
+    assert_eq!(json["leader"], serde_json::json!({ "value": "10.0.0.7:80", "term": term.to_string() }));
+    let plain = Talking::start(
+        store
+            .lockkeeper(["run", "plain", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"])
+            .stdin(Stdio::piped()),
+    );
+    plain.fence();
+    let json: Value = serde_json::from_str(&shown(&["ls", "--json", "--leaders"])).unwrap();
+    let of_all: Vec<_> =
+        json["locks"].as_array().unwrap().iter().map(|it| it["leader"]["value"].as_str()).collect();
+    assert_eq!(of_all, [Some("10.0.0.7:80"), None]);
+    assert!(shown(&["ls", "--leaders"]).ends_with("index leads with: 10.0.0.7:80\n"));
+    assert!(!shown(&["ls"]).contains("leads with"));
+    assert_eq!(code(&store.output(["ls", "--leaders", "--watch"])), 64);
+    plain.let_go();
+
     let second = candidate(&store, &["--value", "10.0.0.8:80", "index"]);
     store.await_waiters("index", 1);
     first.let_go();

@@ -4,6 +4,7 @@
 //! one number per shard of the map, so that forgetting a row never makes a fence go back.
 
 mod memos;
+mod shelf;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,7 +17,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table;
 use smallvec::SmallVec;
 
-use self::memos::Shelf;
+use self::shelf::Shelf;
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::key::Key;

@@ -170,6 +170,15 @@ async fn bad_input_is_refused_and_leaves_nothing() {
     invalid(locker.barrier("step", 2).wait("a\nb").await);
     invalid(locker.barrier("step", 2).wait("").await);
     assert!(invalid(locker.barrier("step", 2).ttl(Duration::ZERO).wait("a").await).contains("ttl"));
+    // What can never open is refused at once, and in the lengths that were written.
+    let short = Duration::from_millis(1);
+    let many = locker.barrier("step", 871).wait_at_most("a", short).await;
+    assert!(invalid(many).contains("at most 870 can be written down"));
+    let long = invalid(locker.barrier("step", 500).wait_at_most("x".repeat(29), short).await);
+    assert!(long.contains("has 29 bytes") && long.contains("each has at most 28"), "{long}");
+    let named = locker.barrier("x".repeat(487), 1).enter("a").await.unwrap_err();
+    assert!(named.to_string().contains("has 487 bytes; at most 486 are allowed"), "{named}");
+    locker.barrier("x".repeat(486), 1).enter("a").await.unwrap();
     assert!(locker.barrier("step", 2).status().await.unwrap().arrived.is_empty());
 
     let first = barrier(&store, 2);
@@ -190,6 +199,12 @@ fn it_works_on_threads_without_a_runtime() {
     let other = std::thread::spawn(move || other.wait_blocking("other").unwrap());
     let one = barrier(&store, 2).wait_blocking("one").unwrap();
     assert_eq!((one, one.verdict), (other.join().unwrap(), Verdict::Open));
+    let short = Duration::from_millis(1);
+    let alone = barrier(&store, 2).wait_at_most_blocking("one", short).unwrap();
+    assert_eq!(alone.verdict, Verdict::Broken(Breach::TimedOut));
+    let alone = barrier(&store, 2).enter_at_most_blocking("one", short).unwrap();
+    assert!(matches!(alone, Entry::Broken(Breach::TimedOut)));
+    assert_eq!(barrier(&store, 2).status_blocking().unwrap().round, 4);
 }
 
 /// Memos whose every so-manieth write is done and not answered.

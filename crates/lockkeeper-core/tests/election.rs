@@ -244,8 +244,33 @@ async fn bad_input_is_refused_in_words_and_nothing_is_left() {
     let name = here.campaign("", "value").win().await.unwrap_err();
     assert!(name.to_string().contains("the lock name is empty"), "{name}");
     assert!(here.leader("line\nbreak").await.is_err());
+    let name = here.campaign("x".repeat(506), "value").win().await.unwrap_err();
+    assert!(name.to_string().contains("has 506 bytes; at most 505 are allowed"), "{name}");
     let leads = here.campaign("role", "v".repeat(LEADER_BYTES_MAX)).win().await.unwrap();
     assert!(leads.proclaim("x".repeat(LEADER_BYTES_MAX + 1)).await.is_err());
     leads.resign().await.unwrap();
     assert!(store.is_empty());
+}
+
+/// What is not a leader's, or of a version that writes otherwise, is no vacancy.
+#[tokio::test]
+async fn what_is_not_a_leaders_is_told_as_such_and_left_to_whose_it_is() {
+    let (store, here, there) = pair();
+    let (memo, hour) = (Key::new("leader:role").unwrap(), Duration::from_secs(3600));
+    Memos::swap(&store, &memo, None, b"foreign", hour).await.unwrap();
+    let refused = there.leader("role").await.unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
+    assert!(refused.to_string().contains("\"role\" is not a leader's"), "{refused}");
+    let mut leaders = there.leaders("role").unwrap();
+    assert!(leaders.next().await.is_err());
+    // Whoever has the lock leads, and says so. What was told is not told again.
+    let campaign = here.campaign("role", "one");
+    let (seen, leads) = tokio::join!(next(&mut leaders), campaign.win());
+    let leads = leads.unwrap();
+    assert_eq!(seen.expect("it leads").term, leads.term());
+    assert_eq!(there.leader("role").await.unwrap().expect("it leads").term, leads.term());
+    let seen = Memos::read(&store, &memo).await.unwrap().expect("it was written").version;
+    Memos::swap(&store, &memo, Some(seen), b"foreign", hour).await.unwrap();
+    leads.resign().await.unwrap();
+    assert_eq!(Memos::read(&store, &memo).await.unwrap().expect("it is not ours").value, b"foreign");
 }

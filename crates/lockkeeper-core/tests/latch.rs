@@ -75,7 +75,22 @@ async fn what_makes_no_sense_is_refused_in_words() {
     assert!(text(&locker.latch("none", 0), "a").await.contains("for no parties"));
     assert!(text(&locker.latch("", 1), "a").await.contains("is empty"));
     assert!(text(&locker.latch("x", 1).remember(Duration::ZERO), "a").await.contains("for no time"));
+    assert!(text(&locker.latch("many", 32_760), "a").await.contains("at most 32759 can be written down"));
+    let long = text(&locker.latch("many", 1000), &"x".repeat(65)).await;
+    assert!(long.contains("has 65 bytes") && long.contains("each has at most 64"), "{long}");
+    let named = locker.latch("x".repeat(500), 1).round("123");
+    assert!(text(&named, "a").await.contains("has 503 bytes; at most 502 are allowed"));
     assert_eq!(latch.status().await.unwrap().arrived, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn as_many_as_are_accepted_open_it() {
+    const PARTIES: u32 = 1000;
+    let latch = Locker::new(Memory::default()).latch("imported", PARTIES);
+    for party in 0..PARTIES {
+        latch.arrive(format!("{party:064}")).await.unwrap();
+    }
+    assert!(latch.status().await.unwrap().is_open());
 }
 
 #[tokio::test]
@@ -99,6 +114,8 @@ fn latches_elections_and_jobs_work_on_threads_without_a_runtime() {
         move || latch.wait_blocking().unwrap()
     });
     assert!(!latch().arrive_blocking("a").unwrap().is_open());
+    assert_eq!(latch().status_blocking().unwrap().arrived, ["a"]);
+    assert!(!latch().wait_at_most_blocking(Duration::from_millis(1)).unwrap().is_open());
     assert!(latch().arrive_blocking("b").unwrap().is_open());
     assert_eq!(waiting.join().unwrap().arrived, ["a", "b"]);
 
@@ -113,6 +130,13 @@ fn latches_elections_and_jobs_work_on_threads_without_a_runtime() {
     first.resign_blocking().unwrap();
     assert!(term < next.join().unwrap().0);
 
+    let ran = one.campaign("role", "again").run_blocking(|it| (it.term(), it.is_valid())).unwrap();
+    assert!(term < ran.0 && ran.1 && one.leader_blocking("role").unwrap().is_none());
+
+    let tick = one.once("nightly", "yesterday").tick().unwrap();
+    assert!(!tick.is_done_blocking().unwrap());
+    tick.set_done_blocking().unwrap();
+    assert!(tick.is_done_blocking().unwrap());
     let job = || one.once("nightly", "today").run_blocking(|guard| guard.check().map(|()| 7));
     assert_eq!(job().unwrap(), lockkeeper_core::Once::Ran(7));
     assert_eq!(job().unwrap(), lockkeeper_core::Once::Done);

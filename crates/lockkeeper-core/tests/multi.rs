@@ -101,12 +101,21 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_taken() {
     let store = Memory::default();
     let locker = Locker::new(store.clone());
     let none: [&str; 0] = [];
-    let bad: [(_, &str); 6] = [
+    let bad: [(_, &str); 8] = [
         (locker.lock_all(none), "no lock was named"),
         (locker.lock_all(["a", ""]), "the lock name is empty"),
         (locker.lock_all((0..1_000_000).map(|it| it.to_string())), "more than 1000 locks"),
         (locker.lock_all([Wish::lock("a"), Wish::permits("b", 0, 5)]), "nothing to hold"),
         (locker.lock_all([Wish::lock("a"), Wish::permits("b", 6, 5)]), "can never be had"),
+        // Each could be had, but not both: told in the words of those who asked, before anything is asked for.
+        (
+            locker.lock_all([Wish::lock("0"), Wish::permits("a", 5, 10), Wish::permits("a", 1, 3)]),
+            "for 5 of 10 and for 1 of 3",
+        ),
+        (
+            locker.lock_all([Wish::permits("a", 1, 3), Wish::permits("a", 5, 10)]),
+            "for 1 of 3 and for 5 of 10",
+        ),
         (locker.lock_all(["a"]).ttl(Duration::ZERO), "a ttl of 0ns is not allowed"),
     ];
     for (request, text) in bad {

@@ -205,3 +205,32 @@ async fn a_store_that_answers_others_is_not_called_silent() {
     };
     assert!(silent.is_transient() && silent.to_string().contains("does not answer"), "{silent}");
 }
+
+#[tokio::test]
+async fn what_needs_memos_is_refused_in_words_and_nothing_is_taken_where_there_are_none() {
+    let store = Odd::new(Manner::AnswersLate);
+    let locker = Locker::new(store.clone());
+    let never = async |_: &_| -> std::result::Result<(), Error> { panic!("it ran") };
+    let asked: [(&str, Option<Error>); 10] = [
+        ("once", locker.once("quick", "1").run(never).await.err()),
+        ("tick", locker.once("quick", "1").tick().err()),
+        ("campaign", locker.campaign("quick", "here").win().await.err()),
+        ("leader", locker.leader("quick").await.err()),
+        ("leaders", locker.leaders("quick").err()),
+        ("arrive", locker.latch("quick", 2).arrive("a").await.err()),
+        ("latch", locker.latch("quick", 2).wait().await.err()),
+        ("barrier", locker.barrier("quick", 2).wait("a").await.err()),
+        ("enter", locker.barrier("quick", 2).enter("a").await.err()),
+        ("status", locker.barrier("quick", 2).status().await.err()),
+    ];
+    for (what, refused) in asked {
+        let refused =
+            refused.unwrap_or_else(|| panic!("{what} works on a store that keeps nothing but locks"));
+        assert!(matches!(refused, Error::Unsupported { .. }), "{what}: {refused}");
+        let words = refused.to_string();
+        assert!(words.contains("odd") && words.contains("it keeps nothing but locks"), "{what}: {words}");
+    }
+    let lead = locker.campaign("quick", "here").run(async |_| panic!("it leads")).await;
+    assert!(matches!(lead, Err(Error::Unsupported { .. })), "{lead:?}");
+    assert_eq!((store.calls(), locker.lines()), ((0, 0), 0), "nothing was asked for");
+}

@@ -152,7 +152,7 @@ async fn what_makes_no_sense_is_refused_before_anything_runs() {
     for (once, text) in [
         (locker.once("nightly", ""), "the tick is empty"),
         (locker.once("", "1"), "the lock name is empty"),
-        (locker.once("nightly", "x".repeat(600)), "at most 512"),
+        (locker.once("nightly", "x".repeat(497)), "has 504 bytes; at most 503"),
         (locker.once("nightly", "1").remember(Duration::ZERO), "for no time"),
         (locker.once("nightly", "1").ttl(Duration::ZERO), "a ttl of 0ns"),
     ] {

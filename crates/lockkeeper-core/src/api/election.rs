@@ -15,7 +15,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::api::guard::{Guard, Lost};
 use crate::api::request::LockRequest;
@@ -125,7 +125,7 @@ impl Campaign {
             value: Mutex::new(self.value.clone()),
             ttl: self.ttl,
             since: engine.clock.now(),
-            over: Notify::new(),
+            over: watch::Sender::new(false),
         });
         let leadership = Leadership { engine: engine.clone(), guard: Some(guard), rostrum };
         leadership.proclaim_now().await?;
@@ -282,7 +282,7 @@ impl Leadership {
     /// # Errors
     /// As for [`Guard::release`].
     pub async fn resign(mut self) -> Result<()> {
-        self.rostrum.over.notify_one();
+        self.rostrum.over.send_replace(true);
         let removed = InRuntime::new(&self.engine.background, self.rostrum.vacate(&self.engine)).await;
         let Some(guard) = self.guard.take() else { return removed };
         guard.release().await.and(removed)
@@ -292,7 +292,7 @@ impl Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        self.rostrum.over.notify_one();
+        self.rostrum.over.send_replace(true);
         let (engine, rostrum) = (self.engine.clone(), self.rostrum.clone());
         self.engine.background.spawn(async move {
             // A memo that cannot be removed is gone with its ttl.
@@ -310,8 +310,8 @@ struct Rostrum {
     value: Mutex<String>,
     ttl: Duration,
     since: Moment,
-    /// The leader has resigned.
-    over: Notify,
+    /// We have resigned, or lost the role: nothing is told any more.
+    over: watch::Sender<bool>,
 }
 
 impl Rostrum {
@@ -328,7 +328,8 @@ impl Rostrum {
     async fn proclaim(&self, engine: &Engine) -> Result<()> {
         let decide = |there: Option<&[u8]>| {
             let later = there.and_then(Leader::read).is_some_and(|it| self.term < it.term);
-            if later {
+            // Asked anew after each conflict: whoever has gone in between is not written again.
+            if later || *self.over.borrow() {
                 return Ok(Change::Leave(()));
             }
             Ok(Change::Write(self.leader(engine).text().into_bytes(), self.ttl))
@@ -338,7 +339,7 @@ impl Rostrum {
 
     /// Write that nobody leads, unless another does.
     async fn vacate(&self, engine: &Engine) -> Result<()> {
-        let ours = |there: &[u8]| Leader::read(there).is_none_or(|it| it.term == self.term);
+        let ours = |there: &[u8]| Leader::read(there).is_some_and(|it| it.term == self.term);
         let decide = |there: Option<&[u8]>| {
             Ok(if there.is_some_and(ours) { Change::Remove } else { Change::Leave(()) })
         };
@@ -347,19 +348,25 @@ impl Rostrum {
 
     /// Tell again and again that we lead, as long as we do.
     async fn beat(&self, engine: &Arc<Engine>, lost: Lost) {
-        let mut ended = std::pin::pin!(async {
-            tokio::select! {
-                _ = lost => {}
-                () = self.over.notified() => {}
+        let mut over = self.over.subscribe();
+        let beats = async {
+            let mut ended = std::pin::pin!(over.wait_for(|it| *it));
+            while engine.clock.within(engine.clock.now().after(self.ttl / 3), ended.as_mut()).await.is_none()
+            {
+                // A store that fails is asked again at the next beat.
+                let _ = self.proclaim(engine).await;
             }
-        });
-        loop {
-            let due = engine.clock.now().after(self.ttl / 3);
-            if engine.clock.within(due, ended.as_mut()).await.is_some() {
-                return;
-            }
-            // A store that fails is asked again at the next beat.
-            let _ = self.proclaim(engine).await;
+        };
+        let listens = async {
+            lost.await;
+            self.over.send_replace(true);
+            // A sign of life that is under way is never dropped half-way.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = listens => {}
+            () = beats => {}
         }
     }
 }

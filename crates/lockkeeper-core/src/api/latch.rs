@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::limits::{PartyList, memo_key};
 use crate::clock::Moment;
 use crate::engine::background::InRuntime;
 use crate::engine::memo::{Change, Changed, MemoOf};
@@ -15,6 +16,12 @@ use crate::key::Key;
 /// How long a latch is kept after the last arrival, if nothing else is said.
 const REMEMBER: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// A first line with the number, and a line for each name.
+const LIST: PartyList = PartyList { what: "latch", head: 17, each: 1, times: 1 };
+
+/// `latch:`, the length of the name, and a colon.
+const BEFORE_NAME: usize = 10;
+
 /// How often whoever waits looks by itself, where the store does not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -22,6 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// under one name counts once, so an arrival whose answer was lost is simply repeated.
 ///
 /// A latch at which nobody has arrived is closed, not open.
+///
+/// All names are kept together, in 64 KiB. So the more parties there are, the shorter their names must be: 100 may have names of
+/// any length, 1,000 names of 64 bytes, 10,000 of 5. A longer name, and more than 32,759 parties, are refused in words.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -110,11 +120,12 @@ impl Latch {
     /// Dropped half-way it is unknown whether we have arrived; arrive again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name, for no parties at all, for one more than there may be, and if the latch was begun
+    /// [`Error::Invalid`] for a bad name, for no parties at all or too many, for one more than there may be, and if the latch was begun
     /// for another number of parties. [`Error::Unavailable`]. [`Error::Unsupported`] on a store that keeps nothing but locks.
     pub async fn arrive(&self, party: impl AsRef<str>) -> Result<LatchStatus> {
         let party = Key::new(party.as_ref())?;
         let memo = self.memo()?;
+        LIST.check_name(self.parties, party.as_str())?;
         let mut status = None;
         let change = memo.change(&self.engine, |there| {
             let mut arrived = self.read(there)?;
@@ -191,6 +202,24 @@ impl Latch {
         self.engine.background.block_on(self.wait())
     }
 
+    /// [`wait_at_most`](Latch::wait_at_most) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Latch::wait_at_most`].
+    pub fn wait_at_most_blocking(&self, wait: Duration) -> Result<LatchStatus> {
+        self.engine.background.start()?;
+        self.engine.background.block_on(self.wait_at_most(wait))
+    }
+
+    /// [`status`](Latch::status) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Latch::arrive`].
+    pub fn status_blocking(&self) -> Result<LatchStatus> {
+        self.engine.background.start()?;
+        self.engine.background.block_on(self.status())
+    }
+
     async fn wait_until(&self, until: Moment) -> Result<LatchStatus> {
         let memo = self.memo()?;
         loop {
@@ -215,12 +244,15 @@ impl Latch {
         if *parties == 0 {
             return Err(Error::invalid("a latch for no parties is always open; name at least one"));
         }
+        LIST.check(*parties)?;
         if self.remember.is_zero() {
             return Err(Error::invalid("a latch that is kept for no time never opens"));
         }
         Key::new(name)?;
         engine.background.start()?;
-        let key = Key::new(&format!("latch:{}:{name}{}", name.len(), round.as_deref().unwrap_or_default()))?;
+        let round = round.as_deref().unwrap_or_default();
+        let (what, len) = ("the name of a latch, with its round,", name.len() + round.len());
+        let key = memo_key(what, len, BEFORE_NAME, &format!("latch:{}:{name}{round}", name.len()))?;
         MemoOf::new(engine, key, "count who has arrived")
     }
 

@@ -13,6 +13,7 @@
 //!  election  one leader among many
 //!  latch     opens when so many have arrived
 //!  barrier   so many wait for each other
+//!  limits    what fits into a memo
 //!  refused   writes that a checker refused, told to observers
 //!  buckets   one resource over several locks
 //! ```
@@ -25,6 +26,7 @@ pub(crate) mod downgrade;
 pub mod election;
 pub(crate) mod guard;
 pub(crate) mod latch;
+mod limits;
 pub(crate) mod locker;
 pub mod multi;
 pub(crate) mod once;

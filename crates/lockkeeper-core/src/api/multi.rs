@@ -204,7 +204,7 @@ impl MultiRequest {
             // Built only to be checked: nothing may be taken if one of them can never be had.
             let request = self.request(key.clone(), *load);
             request.checked_key(&self.engine)?;
-            all.entry(key).and_modify(|it: &mut Load| *it = it.stronger(*load)).or_insert(*load);
+            merge(&mut all, key, *load)?;
         }
         Ok(all)
     }
@@ -268,6 +268,19 @@ impl MultiRequest {
         let held = self.try_all(&keys).await?;
         Ok((held.parts.len() == keys.len()).then_some(held))
     }
+}
+
+/// One more wish for a name: the stronger counts, and permits of two totals are counted by the smaller.
+fn merge(all: &mut BTreeMap<Key, Load>, key: Key, load: Load) -> Result<()> {
+    let both = all.get(&key).map_or(load, |it| it.stronger(load));
+    if let Some(before) = all.insert(key.clone(), both)
+        && !both.can_fit()
+    {
+        return Err(Error::invalid(format!(
+            "\"{key}\" is wanted twice, for {before} and for {load} permits: the smaller total counts, and so many are not in it"
+        )));
+    }
+    Ok(())
 }
 
 impl IntoFuture for MultiRequest {

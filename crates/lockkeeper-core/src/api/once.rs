@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::guard::Guard;
+use crate::api::limits::memo_key;
 use crate::api::request::LockRequest;
 use crate::engine::background::InRuntime;
 use crate::engine::memo::{Change, MemoOf};
@@ -15,6 +16,9 @@ use crate::owner::Owner;
 
 /// How long a tick that was done is remembered, if nothing else is said.
 const REMEMBER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What stands before job and tick: `once:`, the length of the name, and a colon.
+const BEFORE_NAME: usize = 9;
 
 /// A job and a tick of its schedule: `locker.once("nightly", "2026-11-15")`. See [`run`](OnceRequest::run).
 ///
@@ -219,7 +223,8 @@ impl Tick {
         }
         Key::new(name)?;
         // The length keeps names and ticks apart, whatever is in them.
-        let key = Key::new(&format!("once:{}:{name}{tick}", name.len()))?;
+        let (what, len) = ("the name of a job, with its tick,", name.len() + tick.len());
+        let key = memo_key(what, len, BEFORE_NAME, &format!("once:{}:{name}{tick}", name.len()))?;
         engine.background.start()?;
         let memo = MemoOf::new(&engine, key, "remember what was done")?;
         let text = format!("done\nhost={}\npid={}\n", engine.label.host, engine.label.pid).into_bytes();
@@ -249,5 +254,21 @@ impl Tick {
             Ok(there.map_or_else(|| Change::Write(self.text.clone(), self.remember), |_| Change::Leave(())))
         };
         InRuntime::new(&self.engine.background, self.memo.change(&self.engine, decide)).await.map(drop)
+    }
+
+    /// [`is_done`](Tick::is_done) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Tick::is_done`].
+    pub fn is_done_blocking(&self) -> Result<bool> {
+        self.engine.background.block_on(self.is_done())
+    }
+
+    /// [`set_done`](Tick::set_done) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Tick::set_done`].
+    pub fn set_done_blocking(&self) -> Result<()> {
+        self.engine.background.block_on(self.set_done())
     }
 }

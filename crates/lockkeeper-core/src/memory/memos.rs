@@ -1,59 +1,13 @@
-//! Memos inside this process.
+//! Memos inside this process, as a store keeps them.
 
-use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::Mutex;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::clock::Moment;
 use crate::key::Key;
-use crate::kit::locked;
 use crate::memory::Memory;
 use crate::spi::backend::Result;
 use crate::spi::memos::{Memo, Memos, Swap};
-
-#[derive(Default)]
-pub(super) struct Shelf {
-    kept: Mutex<Kept>,
-    /// Rung with every write; whoever hears it looks whether it was meant.
-    bell: Notify,
-}
-
-#[derive(Default)]
-struct Kept {
-    memos: HashMap<Key, (Memo, Moment)>,
-    /// The last version given to any key.
-    version: u64,
-}
-
-impl Shelf {
-    /// The memo at `now`, and when its time is over.
-    fn at(&self, key: &Key, now: Moment) -> Option<(Memo, Moment)> {
-        locked(&self.kept).memos.get(key).filter(|it| now < it.1).cloned()
-    }
-
-    fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], now: Moment, keep: Duration) -> Swap {
-        let mut kept = locked(&self.kept);
-        let Kept { memos, version } = &mut *kept;
-        memos.retain(|_, it| now < it.1);
-        let there = memos.get(key).map(|it| &it.0);
-        if there.map(|it| it.version) != seen {
-            return Swap::Conflict(there.cloned());
-        }
-        *version += 1;
-        let version = *version;
-        if keep.is_zero() {
-            memos.remove(key);
-        } else {
-            memos.insert(key.clone(), (Memo::new(version, value.to_vec()), now.after(keep)));
-        }
-        drop(kept);
-        self.bell.notify_waiters();
-        Swap::Done(version)
-    }
-}
 
 impl Memos for Memory {
     async fn read(&self, key: &Key) -> Result<Option<Memo>> {

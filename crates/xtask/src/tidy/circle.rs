@@ -4,10 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Which files each file imports, by their modules.
-type Imports = BTreeMap<String, Vec<String>>;
+pub(super) type Imports = BTreeMap<String, Vec<String>>;
 
 /// `files` are the paths below the core's `src`, with their texts.
 pub(super) fn check(files: &[(String, String)], complaints: &mut Vec<String>) {
+    if let Some(circle) = circle(&imports(files)) {
+        complaints.push(format!("lockkeeper-core: a circle of imports: {}", circle.join(" → ")));
+    }
+}
+
+/// Which files each file imports.
+pub(super) fn imports(files: &[(String, String)]) -> Imports {
     let modules: Vec<String> = files.iter().map(|it| module_of(&it.0)).collect();
     let mut imports = Imports::new();
     for ((_, text), module) in files.iter().zip(&modules) {
@@ -15,11 +22,9 @@ pub(super) fn check(files: &[(String, String)], complaints: &mut Vec<String>) {
         if module.is_empty() || text.lines().all(is_signpost) {
             continue;
         }
-        imports.insert(module.clone(), imported(text, &modules));
+        imports.insert(module.clone(), imported(module, text, &modules));
     }
-    if let Some(circle) = circle(&imports) {
-        complaints.push(format!("lockkeeper-core: a circle of imports: {}", circle.join(" → ")));
-    }
+    imports
 }
 
 fn is_signpost(line: &str) -> bool {
@@ -41,20 +46,64 @@ fn module_of(path: &str) -> String {
     }
 }
 
-/// The modules that a text names behind `crate::`, its tests left out.
-fn imported(text: &str, modules: &[String]) -> Vec<String> {
+/// The modules that the text of `here` names behind `crate::`, `self::` and `super::`, its tests left out.
+fn imported(here: &str, text: &str, modules: &[String]) -> Vec<String> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let code: String =
         code.lines().filter(|it| !it.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let above = here.rsplit_once("::").map_or("", |it| it.0);
     let mut found: Vec<String> = Vec::new();
-    for after in code.split("crate::").skip(1) {
-        let path: String =
-            after.chars().take_while(|it| it.is_alphanumeric() || *it == '_' || *it == ':').collect();
-        let named = modules.iter().filter(|it| path == **it || path.starts_with(&format!("{it}::")));
-        if let Some(module) = named.max_by_key(|it| it.len())
-            && !found.contains(module)
-        {
-            found.push(module.clone());
+    for (word, from) in [("crate::", ""), ("self::", here), ("super::", above)] {
+        for after in behind(&code, word) {
+            for path in paths(after) {
+                let path = if from.is_empty() { path } else { format!("{from}::{path}") };
+                let named = modules.iter().filter(|it| path == **it || path.starts_with(&format!("{it}::")));
+                if let Some(module) = named.max_by_key(|it| it.len())
+                    && module != here
+                    && !found.contains(module)
+                {
+                    found.push(module.clone());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What stands behind each such word, which is not the end of a longer one.
+fn behind<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
+    let is_whole =
+        |at: usize| !code[..at].ends_with(|it: char| it.is_alphanumeric() || it == '_' || it == ':');
+    code.match_indices(word).filter(move |it| is_whole(it.0)).map(move |it| &code[it.0 + word.len()..])
+}
+
+/// The paths with which a text begins: one, or all that its braces hold, however deep.
+fn paths(text: &str) -> Vec<String> {
+    let is_name = |it: char| it.is_alphanumeric() || it == '_' || it == ':';
+    let end = text.find(|it| !is_name(it)).unwrap_or(text.len());
+    let (first, rest) = text.split_at(end);
+    if !(rest.starts_with('{') && (first.is_empty() || first.ends_with("::"))) {
+        return vec![first.to_owned()];
+    }
+    pieces(&rest[1..]).into_iter().flat_map(|it| paths(it.trim())).map(|it| format!("{first}{it}")).collect()
+}
+
+/// What stands between the commas, up to the brace that closes.
+fn pieces(text: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut found) = (0, 0, Vec::new());
+    for (at, it) in text.char_indices() {
+        match it {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                found.push(&text[from..at]);
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
         }
     }
     found
@@ -107,6 +156,40 @@ mod tests {
             ("d.rs", "fn d() { crate::a::a() }"),
         ]);
         assert_eq!(found, ["lockkeeper-core: a circle of imports: a → b::c → d → a"]);
+    }
+
+    #[test]
+    fn a_circle_is_seen_however_its_files_name_each_other() {
+        let circle = |import: &str, back: &str| {
+            complaints(&[
+                ("a.rs", import),
+                ("a/b.rs", back),
+                ("c.rs", "struct C;"),
+                ("c/d.rs", "use crate::a::A;"),
+            ])
+        };
+        let told = ["lockkeeper-core: a circle of imports: a → a::b → a"];
+        for import in [
+            "use self::b::B;",
+            "use crate::{c::C, a::{b::{self, B}}};",
+            "use crate::a::{b::B, x};",
+            "fn a() { self::b::b() }",
+        ] {
+            for back in [
+                "use super::A;",
+                "use crate::a::{A, B};",
+                "use crate::{\n    a::A,\n};",
+                "fn b() { super::a() }",
+            ] {
+                assert_eq!(circle(import, back), told, "{import} and {back}");
+            }
+        }
+        assert_eq!(circle("use self::b::B;", "use crate::c::C;"), [""; 0]);
+        assert_eq!(
+            circle("use crate::c::d::D;", "struct B;"),
+            ["lockkeeper-core: a circle of imports: a → c::d → a"]
+        );
+        assert_eq!(circle("use self::other::B;", "use super::super::c::C;\nuse my_crate::a;"), [""; 0]);
     }
 
     #[test]

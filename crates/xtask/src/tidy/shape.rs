@@ -37,6 +37,10 @@ const TIMED: &[(&str, &str)] = &[
     ("lockkeeper-cli/src/run/warden.rs", "Timespec"),
 ];
 
+/// By which code behaves otherwise where it is tested, or not optimised. What is only there in tests is `#[cfg(test)]`.
+const TEST_BUILDS: &[&str] =
+    &["cfg!(test)", "any(test", "all(test", "not(test", ", test)", ", test,", "(debug_assertions"];
+
 /// What every store has, whatever else it needs: the roles that whoever knows one store looks for in the next.
 const STORE_FILES: &[&str] =
     &["options.rs", "connection.rs", "place.rs", "wake.rs", "admin.rs", "doctor.rs", "fault.rs"];
@@ -76,7 +80,7 @@ pub(super) fn ships(name: &str) -> bool {
 
 /// One file of what ships.
 pub(super) fn file(name: &str, text: &str, complaints: &mut Vec<String>) {
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code = &without_tests(text);
     for (number, line) in code.lines().enumerate() {
         let (at, line) = (format!("{name}:{}", number + 1), line.trim_start());
         if line.starts_with("//") {
@@ -88,13 +92,40 @@ pub(super) fn file(name: &str, text: &str, complaints: &mut Vec<String>) {
         }
         let for_tests =
             ["mutant", "test", "mock", "chaos"].iter().any(|it| line.contains(&format!("feature = \"{it}")));
-        if line.contains("cfg") && for_tests && !line.contains("test-util") {
+        let for_tests = for_tests && !line.contains("test-util");
+        if line.contains("cfg") && (for_tests || TEST_BUILDS.iter().any(|it| line.contains(it))) {
             complaints.push(format!("{at}: what ships has no code for tests; plant mistakes by a patch"));
         }
     }
     if !CLOSED.iter().any(|it| name.starts_with(it)) && !text.contains("@generated") {
         open_types(name, code, complaints);
     }
+}
+
+/// The text without what is only there in tests, line by line in the same place.
+fn without_tests(text: &str) -> String {
+    let (mut code, mut lines) = (String::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let inside = line.trim_start();
+        if inside.starts_with("#[cfg(test)]") {
+            let indent = &line[..line.len() - inside.len()];
+            let mut item = inside.trim_start_matches("#[cfg(test)]").trim();
+            // Other attributes may stand before the item.
+            while item.is_empty() || item.starts_with("#[") {
+                code.push('\n');
+                item = lines.next().unwrap_or(";").trim();
+            }
+            if item.ends_with('{') {
+                let end = format!("{indent}}}");
+                code.extend(lines.by_ref().take_while(|it| *it != end).map(|_| '\n'));
+                code.push('\n');
+            }
+        } else {
+            code.push_str(line);
+        }
+        code.push('\n');
+    }
+    code
 }
 
 /// Public enums and structs with public fields can grow.
@@ -164,7 +195,44 @@ fn doors(folder: &str, store: &str, options: &str, complaints: &mut Vec<String>)
 
 #[cfg(test)]
 mod tests {
-    use super::{doors, file, ships};
+    use super::{STORE_FILES, STORES, doors, file, ships, stores};
+
+    #[test]
+    fn a_store_that_lacks_what_every_store_has_is_noticed() {
+        let root = std::env::temp_dir().join(format!("lockkeeper-shape-{}", std::process::id()));
+        let of = |folder: &str| root.join("crates").join(folder);
+        let said = || {
+            let mut complaints = Vec::new();
+            stores(&root, &mut complaints);
+            complaints
+        };
+        let store = "pub async fn connect(url: &str) {}\npub async fn with(options: XOptions) {}";
+        let options =
+            "use kit::settings::Form;\npub struct XOptions {\n    x: u8,\n}\npub fn parse(url: &str) {}";
+        for (folder, without) in STORES {
+            std::fs::create_dir_all(of(folder)).unwrap();
+            for name in STORE_FILES.iter().filter(|it| !without.contains(it)) {
+                std::fs::write(of(folder).join(name), options).unwrap();
+            }
+            std::fs::write(of(folder).join("mod.rs"), store).unwrap();
+            let tests = of(folder.split('/').next().unwrap()).join("tests");
+            std::fs::create_dir_all(&tests).unwrap();
+            std::fs::write(tests.join("conformance.rs"), "").unwrap();
+        }
+        assert_eq!(said(), [""; 0]);
+        for (folder, without) in STORES {
+            for name in STORE_FILES.iter().filter(|it| !without.contains(it) && **it != "options.rs") {
+                std::fs::remove_file(of(folder).join(name)).unwrap();
+                assert_eq!(said(), [format!("crates/{folder}: there is no {name}, which every store has")]);
+                std::fs::write(of(folder).join(name), "").unwrap();
+            }
+        }
+        std::fs::write(of("lockkeeper-etcd/src/mod.rs"), store.replace("connect", "open")).unwrap();
+        assert_eq!(said().len(), 1);
+        std::fs::remove_file(of("lockkeeper-sqlite/tests/conformance.rs")).unwrap();
+        assert_eq!(said().len(), 2);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn a_store_with_another_door_is_noticed() {
@@ -219,6 +287,27 @@ mod tests {
             complaints("crates/lockkeeper/src/x.rs", "// thread::sleep\n#[cfg(test)]\nInstant::now()"),
             [""; 0]
         );
+        let ours = |text: &str| complaints("crates/lockkeeper/src/x.rs", text).len();
+        for other in [
+            "cfg!(test)",
+            "#[cfg(any(test, unix))]",
+            "#[cfg(not(test))]",
+            "#[cfg(all(unix, test))]",
+            "#[cfg(debug_assertions)]",
+        ] {
+            assert_eq!(ours(&format!("fn a() {{\n    {other}\n}}\n")), 1, "{other}");
+        }
+        assert_eq!(ours("#[cfg_attr(docsrs, doc(cfg(feature = \"test-util\")))]\ndebug_assert!(a);\n"), 0);
+        // What stands behind the tests is read, too.
+        for tests in ["mod tests {\n    use x;\n}", "use x::Y;", "#[allow(unused)]\nfn a() {\n    it()\n}"] {
+            assert_eq!(ours(&format!("#[cfg(test)]\n{tests}\n")), 0);
+            let told = complaints(
+                "crates/lockkeeper/src/x.rs",
+                &format!("#[cfg(test)]\n{tests}\nthread::sleep(it);\n"),
+            );
+            let line = tests.lines().count() + 2;
+            assert!(told.len() == 1 && told[0].contains(&format!("x.rs:{line}:")), "{told:?}");
+        }
         assert!(ships("crates/lockkeeper-redis/src/lib.rs"));
         assert!(!ships("crates/lockkeeper-redis/tests/x.rs") && !ships("crates/xtask/src/main.rs"));
     }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use crate::api::barrier::cyclic::Barrier;
+use crate::api::barrier::guest::Guest;
 use crate::api::barrier::presence::first_absent;
-use crate::api::barrier::sheet::{Arrival, Breach};
-use crate::api::barrier::{Barrier, Guest, Verdict};
+use crate::api::barrier::sheet::{Arrival, Breach, Verdict};
+use crate::api::barrier::venue::Venue;
 use crate::clock::Moment;
 use crate::engine::memo::{Change, MemoOf};
 use crate::error::{Error, Result};
@@ -74,7 +76,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::enter`].
     pub async fn enter_at_most(&self, party: impl AsRef<str>, wait: Duration) -> Result<Entry> {
-        self.go_in(party.as_ref(), self.engine.clock.now().after(wait)).await
+        self.go_in(party.as_ref(), self.venue.engine.clock.now().after(wait)).await
     }
 
     /// [`enter`](Barrier::enter) on this thread, without a runtime.
@@ -82,8 +84,17 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::enter`].
     pub fn enter_blocking(&self, party: impl AsRef<str>) -> Result<Entry> {
-        self.engine.background.start()?;
-        self.engine.background.block_on(self.enter(party))
+        self.venue.engine.background.start()?;
+        self.venue.engine.background.block_on(self.enter(party))
+    }
+
+    /// [`enter_at_most`](Barrier::enter_at_most) on this thread, without a runtime.
+    ///
+    /// # Errors
+    /// As for [`Barrier::enter`].
+    pub fn enter_at_most_blocking(&self, party: impl AsRef<str>, wait: Duration) -> Result<Entry> {
+        self.venue.engine.background.start()?;
+        self.venue.engine.background.block_on(self.enter_at_most(party, wait))
     }
 
     async fn go_in(&self, party: &str, until: Moment) -> Result<Entry> {
@@ -91,9 +102,9 @@ impl Barrier {
         if let Verdict::Broken(breach) = meeting.verdict {
             return Ok(Entry::Broken(breach));
         }
-        let (sheet, _) = self.look(&guest.memo).await?;
+        let (sheet, _) = self.venue.look(&guest.memo).await?;
         if sheet.opened != meeting.round {
-            let (name, parties) = (&self.name, self.parties);
+            let (name, parties) = (&self.venue.name, self.venue.parties);
             return Err(Error::invalid(format!(
                 "others went through the barrier \"{name}\" while we went in; to leave together it must be used by its {parties} parties alone"
             )));
@@ -122,22 +133,22 @@ impl Inside {
     /// [`Error::Unavailable`].
     pub async fn leave(self) -> Result<()> {
         let Inside { guest, round, members } = self;
-        let (barrier, engine) = (&guest.barrier, &guest.barrier.engine);
-        let key = Key::new(&format!("left:{round}:{}", barrier.name))?;
+        let (venue, engine) = (&guest.venue, &guest.venue.engine);
+        let key = Key::new(&format!("left:{round}:{}", venue.name))?;
         let memo = MemoOf::new(engine, key, "let parties wait for each other")?;
         loop {
-            barrier.in_runtime(go(barrier, &memo, &guest.me.token)).await?;
-            let there = barrier.in_runtime(memo.read(engine)).await?;
+            venue.in_runtime(go(venue, &memo, &guest.me.token)).await?;
+            let there = venue.in_runtime(memo.read(engine)).await?;
             let gone = there.as_ref().map(|it| tokens(&it.value)).unwrap_or_default();
             let mut busy: Vec<&Arrival> = members.iter().filter(|it| !gone.contains(&it.token)).collect();
-            while let Some(dead) = barrier.in_runtime(first_absent(engine, busy.iter().copied())).await? {
+            while let Some(dead) = venue.in_runtime(first_absent(engine, busy.iter().copied())).await? {
                 busy.retain(|it| it.token != dead.token);
             }
             if busy.is_empty() {
                 return Ok(());
             }
-            let until = engine.clock.now().after(barrier.ttl / 3);
-            barrier.in_runtime(memo.changed(engine, there.map(|it| it.version), until)).await;
+            let until = engine.clock.now().after(venue.ttl / 3);
+            venue.in_runtime(memo.changed(engine, there.map(|it| it.version), until)).await;
         }
     }
 
@@ -146,13 +157,13 @@ impl Inside {
     /// # Errors
     /// As for [`Inside::leave`].
     pub fn leave_blocking(self) -> Result<()> {
-        let engine = self.guest.barrier.engine.clone();
+        let engine = self.guest.venue.engine.clone();
         engine.background.block_on(self.leave())
     }
 }
 
 /// Write down that we are ready to leave.
-async fn go(barrier: &Barrier, memo: &MemoOf, token: &str) -> Result<()> {
+async fn go(venue: &Venue, memo: &MemoOf, token: &str) -> Result<()> {
     let decide = |there: Option<&[u8]>| {
         let mut gone = there.map(tokens).unwrap_or_default();
         if !gone.insert(token.to_owned()) {
@@ -160,9 +171,9 @@ async fn go(barrier: &Barrier, memo: &MemoOf, token: &str) -> Result<()> {
         }
         let text = gone.into_iter().collect::<Vec<_>>().join("\n");
         // Whoever has left is gone as well, so it need not be kept for long.
-        Ok(Change::Write(text.into_bytes(), barrier.ttl * 3))
+        Ok(Change::Write(text.into_bytes(), venue.ttl * 3))
     };
-    memo.change(&barrier.engine, decide).await.map(drop)
+    memo.change(&venue.engine, decide).await.map(drop)
 }
 
 fn tokens(there: &[u8]) -> BTreeSet<String> {

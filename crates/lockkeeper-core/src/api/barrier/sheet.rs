@@ -2,10 +2,14 @@
 //!
 //! Arrivals and verdict are in one memo, so the last arrival and the opening are one write, and there is one verdict.
 
+use crate::api::limits::PartyList;
 use crate::error::{Error, Result};
 
 /// How many verdicts are kept. Whoever learns of its round later than that learns that it is too late.
 const VERDICTS_MAX: usize = 1024;
+
+/// A head with the verdicts of the last rounds, and a line for each who has arrived and each who went through last.
+pub(super) const LIST: PartyList = PartyList { what: "barrier", head: 1101, each: 36, times: 2 };
 
 /// How a round ended, the same for all who took part in it.
 ///
@@ -200,6 +204,7 @@ impl Sheet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spi::memos::VALUE_BYTES_MAX;
 
     fn someone(number: usize) -> Arrival {
         Arrival { token: format!("{number:08x}"), party: format!("party {number}") }
@@ -241,6 +246,31 @@ mod tests {
         let watched: Vec<_> =
             (0..4).map(|it| sheet.before(&someone(it).token).unwrap().party.clone()).collect();
         assert_eq!(watched, ["party 3", "party 0", "party 1", "party 2"]);
+    }
+
+    #[test]
+    fn all_whose_names_are_accepted_can_be_written_down() {
+        for parties in [1, 50, 59, 500, 870] {
+            let most = (1..=512).rev().find(|it| LIST.check_name(parties, &"x".repeat(*it)).is_ok());
+            let party = "x".repeat(most.expect("a name of one byte is accepted"));
+            let all = || (0..parties).map(|it| Arrival { token: format!("{it:032x}"), party: party.clone() });
+            let sheet = Sheet {
+                parties,
+                decided: u64::MAX,
+                verdicts: "o".repeat(VERDICTS_MAX),
+                opened: u64::MAX,
+                members: all().collect(),
+                arrived: all().collect(),
+            };
+            let len = sheet.text().len();
+            assert!(len <= VALUE_BYTES_MAX, "{parties} parties need {len} bytes");
+            assert_eq!(
+                len,
+                LIST.head + 2 * all().count() * (36 + party.len())
+                    - ("4294967295".len() - parties.to_string().len())
+            );
+        }
+        assert!(LIST.check(870).is_ok() && LIST.check(871).is_err());
     }
 
     #[test]

@@ -26,6 +26,27 @@ impl Campaign {
         self.engine.background.start()?;
         self.engine.background.block_on(self.win())
     }
+
+    /// [`run`](Campaign::run) on this thread, for work that does not await. It is not stopped when the role is lost: ask
+    /// [`is_valid`](Leadership::is_valid) now and then, and send the term along with every write. What it answers after a loss is
+    /// refused; then we stand again and it is called anew.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let term = locker.campaign("scheduler", "10.0.0.7:8080").run_blocking(|leadership| leadership.term())?;
+    /// println!("led in term {term}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`run`](Campaign::run).
+    pub fn run_blocking<T>(&self, mut work: impl FnMut(&Leadership) -> T) -> Result<T> {
+        self.engine.background.start()?;
+        self.engine.background.block_on(self.run(async |leadership| work(leadership)))
+    }
 }
 
 impl Leadership {

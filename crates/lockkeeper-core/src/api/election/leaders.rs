@@ -3,21 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::limits::memo_key;
 use crate::engine::background::InRuntime;
 use crate::engine::memo::MemoOf;
 use crate::engine::shared::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::spi::claim::Label;
+use crate::spi::memos::Memo;
 
 /// How often an observer looks by itself, where the store does not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// What stands before the name of a role.
+const BEFORE_NAME: &str = "leader:";
+
 /// Where it is written who leads.
 pub(super) fn memo_of(engine: &Engine, name: &str) -> Result<MemoOf> {
     Key::new(name)?;
-    MemoOf::new(engine, Key::new(&format!("leader:{name}"))?, "tell who leads")
+    let key = memo_key("the name of a role", name.len(), BEFORE_NAME.len(), &format!("{BEFORE_NAME}{name}"))?;
+    MemoOf::new(engine, key, "tell who leads")
 }
 
 /// Who leads, as the others see it.
@@ -29,7 +35,7 @@ pub(super) fn memo_of(engine: &Engine, name: &str) -> Result<MemoOf> {
 /// # let locker = Locker::new(Memory::default());
 /// let leadership = locker.campaign("scheduler", "10.0.0.7:8080").win().await?;
 /// let Some(Leader { value, holder, term, age, .. }) = locker.leader("scheduler").await? else { panic!("we lead") };
-/// println!("{value} ({}, pid {}) leads in term {term} since {age:?}", holder.host, holder.pid);
+/// println!("{value} ({}, pid {}) leads in term {term}, for {age:?} at its last sign of life", holder.host, holder.pid);
 /// # drop(leadership);
 /// # Ok(())
 /// # }
@@ -91,6 +97,8 @@ pub struct Leaders {
     pub(super) engine: Arc<Engine>,
     memo: MemoOf,
     told: Told,
+    /// The version of what was told not to be a leader's.
+    foreign: Option<u64>,
 }
 
 /// What an observer was told last.
@@ -126,17 +134,27 @@ impl Leaders {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Result<Self> {
         engine.background.start()?;
         let memo = memo_of(&engine, name)?;
-        Ok(Leaders { engine, memo, told: Told::Nothing })
+        Ok(Leaders { engine, memo, told: Told::Nothing, foreign: None })
     }
 
     /// Who leads now.
     pub(crate) async fn look(&self) -> Result<Option<Leader>> {
-        Ok(self.look_at().await?.0)
+        self.leader_in(self.read().await?.as_ref())
     }
 
-    async fn look_at(&self) -> Result<(Option<Leader>, Option<u64>)> {
-        let memo = InRuntime::new(&self.engine.background, self.memo.read(&self.engine)).await?;
-        Ok((memo.as_ref().and_then(|it| Leader::read(&it.value)), memo.map(|it| it.version)))
+    async fn read(&self) -> Result<Option<Memo>> {
+        InRuntime::new(&self.engine.background, self.memo.read(&self.engine)).await
+    }
+
+    fn leader_in(&self, memo: Option<&Memo>) -> Result<Option<Leader>> {
+        let Some(memo) = memo else { return Ok(None) };
+        let leader = Leader::read(&memo.value).ok_or_else(|| {
+            let role = self.memo.key.as_str().strip_prefix(BEFORE_NAME).unwrap_or_default();
+            Error::invalid(format!(
+                "what is kept for the role \"{role}\" is not a leader's, or of a newer version: nobody can tell from it who leads"
+            ))
+        });
+        leader.map(Some)
     }
 
     /// Who leads, at once the first time, and then whenever it is another, or another value, or nobody. Between two leaders
@@ -147,12 +165,24 @@ impl Leaders {
     /// Safe to drop: nothing is told that was not answered.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if the store cannot be seen: then nobody knows who leads. Ask again.
+    /// [`Error::Unavailable`] if the store cannot be seen: then nobody knows who leads. Ask again. [`Error::Invalid`] if what
+    /// is kept there is not a leader's, told once.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
-            let (leader, version) = self.look_at().await?;
-            if self.told.sees(leader) {
-                return Ok(self.told.leader());
+            let memo = self.read().await?;
+            let version = memo.as_ref().map(|it| it.version);
+            match self.leader_in(memo.as_ref()) {
+                Ok(leader) => {
+                    if self.told.sees(leader) {
+                        return Ok(self.told.leader());
+                    }
+                }
+                Err(error) if self.foreign != version => {
+                    self.foreign = version;
+                    return Err(error);
+                }
+                // As it was told before.
+                Err(_) => {}
             }
             let until = self.engine.clock.now().after(LOOK_AGAIN);
             let changed = self.memo.changed(&self.engine, version, until);

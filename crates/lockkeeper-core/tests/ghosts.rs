@@ -1,0 +1,136 @@
+//! A leader that has gone is not written again by a sign of life that was under way.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::backend::{Backend, Profile, Result as Answer};
+use lockkeeper_core::inspect::Inspect as _;
+use lockkeeper_core::memory::MemoryPlace;
+use lockkeeper_core::memos::{DynMemos, Memo, Memos, Swap};
+use lockkeeper_core::{Claim, Key, Leadership, Locker, Memory};
+use tokio::sync::{Notify, Semaphore};
+
+const HANG: Duration = Duration::from_secs(60);
+
+/// A store that holds up one write of a memo, once it is told to.
+#[derive(Clone, Debug)]
+struct Slow {
+    store: Memory,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug)]
+struct Gate {
+    closed: AtomicBool,
+    /// A permit for the write that stands before the gate.
+    stands: Semaphore,
+    /// A permit lets it go on.
+    open: Semaphore,
+    /// How many still use the memos, and that it is another number.
+    users: AtomicU32,
+    fewer: Notify,
+}
+
+impl Backend for Slow {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        self.store.profile()
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        self.store.enter(claim)
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        self.gate.users.fetch_add(1, Ordering::SeqCst);
+        Some(Arc::new(SlowMemos(self.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct SlowMemos(Slow);
+
+impl Drop for SlowMemos {
+    fn drop(&mut self) {
+        self.0.gate.users.fetch_sub(1, Ordering::SeqCst);
+        self.0.gate.fewer.notify_one();
+    }
+}
+
+impl Memos for SlowMemos {
+    async fn read(&self, key: &Key) -> Answer<Option<Memo>> {
+        Memos::read(&self.0.store, key).await
+    }
+
+    async fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], keep: Duration) -> Answer<Swap> {
+        let gate = &self.0.gate;
+        if !value.is_empty() && gate.closed.swap(false, Ordering::SeqCst) {
+            gate.stands.add_permits(1);
+            gate.open.acquire().await.unwrap().forget();
+        }
+        Memos::swap(&self.0.store, key, seen, value, keep).await
+    }
+
+    async fn changed(&self, key: &Key, seen: Option<u64>) {
+        Memos::changed(&self.0.store, key, seen).await;
+    }
+}
+
+/// Lead, go away while a sign of life is under way, and let it go on.
+async fn goes_in_the_middle_of_a_beat(go: impl AsyncFnOnce(Leadership, &Memory) -> Option<Leadership>) {
+    let store = Memory::default();
+    let (stands, open) = (Semaphore::new(0), Semaphore::new(0));
+    let (closed, users, fewer) = (AtomicBool::new(false), AtomicU32::new(0), Notify::new());
+    let gate = Arc::new(Gate { closed, stands, open, users, fewer });
+    let here = Locker::builder(Slow { store: store.clone(), gate: gate.clone() })
+        .ttl(Duration::from_millis(300))
+        .build();
+    let leads = here.campaign("role", "gone").win().await.unwrap();
+    gate.closed.store(true, Ordering::SeqCst);
+    gate.stands.acquire().await.unwrap().forget();
+    let kept = go(leads, &store).await;
+    gate.open.add_permits(1);
+    // Whoever gave signs of life has ended.
+    while u32::from(kept.is_some()) < gate.users.load(Ordering::SeqCst) {
+        gate.fewer.notified().await;
+    }
+    let there = Locker::new(store);
+    assert_eq!(there.leader("role").await.unwrap(), None, "a leader that has gone is seen again");
+}
+
+#[tokio::test]
+async fn a_leader_that_resigned_is_not_written_again() {
+    let story = goes_in_the_middle_of_a_beat(async |leads, _| {
+        leads.resign().await.unwrap();
+        None
+    });
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leader_that_was_dropped_is_not_written_again() {
+    let story = goes_in_the_middle_of_a_beat(async |leads, store| {
+        drop(leads);
+        // The next one leads, and resigns: then it is over for the one before.
+        let next = Locker::new(store.clone()).campaign("role", "next").win().await.unwrap();
+        next.resign().await.unwrap();
+        None
+    });
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leader_that_lost_its_role_is_not_written_again() {
+    let story = goes_in_the_middle_of_a_beat(async |leads, store| {
+        store.break_lock(&Key::new("role").unwrap()).await.unwrap();
+        leads.lost().unwrap().await;
+        let next = Locker::new(store.clone()).campaign("role", "next").win().await.unwrap();
+        next.resign().await.unwrap();
+        Some(leads)
+    });
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
