@@ -14,6 +14,20 @@ such as LOCKKEEPER_TTL are stronger than the file, options are stronger than bot
 /// Where the pages are read. An installed program has no folder of them.
 pub(crate) const PAGES: &str = "https://github.com/lockkeeper/lockkeeper/blob/main/docs/";
 
+/// Stores name pages as the repository has them: `docs/backends/redis.md`. Here they are named as everybody can read them.
+pub(crate) fn with_pages(text: &str) -> String {
+    let mut parts = text.split("docs/");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_page = ["backends/", "concepts/", "guides/"].iter().any(|it| part.starts_with(it));
+        // What follows a slash or a letter is part of an address, or of a name of the user's.
+        let begins = !out.ends_with(|it: char| it == '/' || it.is_alphanumeric());
+        out.push_str(if is_page && begins { PAGES } else { "docs/" });
+        out.push_str(part);
+    }
+    out
+}
+
 pub(crate) const JSON: &str = "\
 Print JSON. Its shape: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/command-line.md#json";
 
@@ -158,7 +172,8 @@ Examples:
   curl -N -X POST -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:7765/v1/locks/orders%2F42?wait=3s'
 
 The answer is a stream that is the lock: it begins when the lock is held, and closing it gives
-the lock back. docs/guides/serve.md tells the rest, GET /openapi.json tells it to programs.
+the lock back. The rest: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/serve.md
+and, for programs, GET /openapi.json.
 
 TERM and INT end it: those who hold are told, and what is held is given back.
 
@@ -269,3 +284,26 @@ Examples:
 
 bash, zsh and fish also complete the names of locks that are held or waited for: they ask the
 store that the line or LOCKKEEPER_URL names, for at most a second.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_named_as_everybody_can_read_it_and_nothing_else_is_changed() {
+        let page = |it: &str| format!("{PAGES}{it}");
+        for (text, shown) in [
+            ("see docs/backends/redis.md", format!("see {}", page("backends/redis.md"))),
+            (
+                "docs/guides/a.md, docs/concepts/b.md",
+                page(&format!("guides/a.md, {}", page("concepts/b.md"))),
+            ),
+            ("`docs/orders/42` is held", "`docs/orders/42` is held".to_owned()),
+            ("/srv/docs/guides/x", "/srv/docs/guides/x".to_owned()),
+            (&page("guides/a.md"), page("guides/a.md")),
+            ("nothing", "nothing".to_owned()),
+        ] {
+            assert_eq!(with_pages(text), shown);
+        }
+    }
+}
