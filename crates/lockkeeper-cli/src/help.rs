@@ -101,7 +101,7 @@ command ends are left alone. LOCKKEEPER_CGROUP=off makes no control group for th
 Exit codes:
   N     the command's own code; 128+S if signal S ended it
   64    bad usage: a name, option or URL that makes no sense, or --shared or --permits on a
-        store that has one holder at a time (Redlock)
+        store that has one holder at a time (Redlock, session locks)
   69    the store cannot be used
   71    the system refused to start a process
   75    the lock was not obtained in time (--wait, --try)
@@ -131,7 +131,7 @@ Exit codes:
   75    another is at it (or was, to the end of --wait)
   64, 69, 71, 76, 126, 127    as for `lockkeeper run`
 
-Works on every store but Redlock.";
+Works on every store but Redlock and session locks of PostgreSQL and MySQL.";
 
 pub(crate) const ELECT_USAGE: &str = "lockkeeper elect [OPTIONS] NAME -- CMD [ARG]...";
 
@@ -150,7 +150,7 @@ so that whatever you write to can refuse a leader of the past.
 
 Exit codes: as for `lockkeeper run`, but a loss is no end. 128+S if signal S came while waiting.
 
-Works on every store but Redlock.";
+Works on every store but Redlock and session locks of PostgreSQL and MySQL.";
 
 pub(crate) const LEADER: &str = "\
 Examples:
@@ -188,7 +188,7 @@ Examples:
   lockkeeper ls --json | jq -r '.locks[].name'
 
 On a terminal the list is as wide as the window, and long texts end with `…`. Elsewhere
-nothing is cut. --watch prints an empty line after each look where there is no terminal,
+nothing is cut but notes, after 40 columns. --watch prints an empty line after each look where there is no terminal,
 and with --json one object per line. NO_COLOR=1 switches colours off.
 
 KIND is how a lock is held: `lock` (alone), `reader`, `writer`, `2 of 5 permits`.
@@ -237,8 +237,9 @@ Examples:
   lockkeeper break --fence 117899264000 nightly-report
                                             only the holder that was shown
 
-The lock goes to the next in line at once. The old holder finds out when it next renews,
-after a third of its ttl; until then two may work at a time unless fences are checked.
+The lock goes to the next in the queue at once. The old holder is notified; on MySQL, MariaDB
+and Redlock it finds out when it next renews, after a third of its ttl. Until then two may work
+at a time unless fences are checked.
 On a terminal you are asked first.
 Exit codes: 0 broken (also if nobody held it), 1 you said no, or nobody has that fence any more,
 64 bad usage, 69 the store cannot be used.";
