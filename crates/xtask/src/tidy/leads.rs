@@ -21,6 +21,10 @@ const COMMAND: &str = "crates/lockkeeper-cli/src/";
 const FOLDERS: &[&str] = &["docs/backends/", "docs/concepts/", "docs/guides/"];
 
 pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
+    for file in files(&root.join(".github/workflows"), "yml") {
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        commands(&name, &fs::read_to_string(&file).unwrap_or_default(), complaints);
+    }
     let readme = fs::read_to_string(root.join("README.md")).unwrap_or_default();
     let is_published = !readme.contains("not yet published");
     for file in files(root, "md").into_iter().chain(files(&root.join("crates"), "rs")) {
@@ -33,6 +37,18 @@ pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
         if name.ends_with(".rs") {
             pages(&name, &text, |it| root.join(it).exists(), complaints);
         }
+    }
+}
+
+/// What a workflow runs is a command of ours, and every file has some.
+fn commands(name: &str, text: &str, complaints: &mut Vec<String>) {
+    let called: Vec<&str> =
+        text.split("run: cargo xtask ").skip(1).filter_map(|it| it.split_whitespace().next()).collect();
+    if called.is_empty() && !text.contains("run: .ci/run") {
+        complaints.push(format!("{name}: it runs nothing of ours"));
+    }
+    for it in called.iter().filter(|it| !crate::HELP.contains(&format!("\n  {it} "))) {
+        complaints.push(format!("{name}: `cargo xtask {it}` is no command"));
     }
 }
 
@@ -95,5 +111,18 @@ mod tests {
         let command = "crates/lockkeeper-cli/src/a.rs";
         assert_eq!(complaints(command, "\"see docs/guides/a.md\""), 1);
         assert_eq!(complaints(command, "https://x/blob/main/docs/guides/a.md"), 0);
+    }
+
+    #[test]
+    fn a_workflow_that_runs_what_is_not_there_is_noticed() {
+        let complaints = |text: &str| {
+            let mut complaints = Vec::new();
+            commands("a.yml", text, &mut complaints);
+            complaints.len()
+        };
+        assert_eq!(complaints("      - run: cargo xtask together\n      - run: cargo xtask image\n"), 0);
+        assert_eq!(complaints("      - run: cargo xtask togetherness\n"), 1);
+        assert_eq!(complaints("      - run: .ci/run\n"), 0);
+        assert_eq!(complaints("jobs:\n"), 1);
     }
 }
