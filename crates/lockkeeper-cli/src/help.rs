@@ -70,7 +70,7 @@ Examples:
   lockkeeper run --at-least 30s poll -- ./poll.sh        not more often than every 30 s
   lockkeeper run --max-hold 10m backup -- sh -c 'dump | gzip > out.gz'
   lockkeeper run --name=-odd -- true                     a name that begins with a dash
-  lockkeeper run -n import -c 'fetch | load'             as with flock: -n, -w SECONDS, -s, -c
+  lockkeeper run -n import -c 'fetch | load'             as with flock: -n, -w SECONDS, -E, -s, -c
 
 Side by side:
   lockkeeper run --shared prices -- ./report.sh          beside others that say --shared
@@ -104,7 +104,7 @@ Exit codes:
         store that has one holder at a time (Redlock, session locks)
   69    the store cannot be used
   71    the system refused to start a process
-  75    the lock was not obtained in time (--wait, --try)
+  75    the lock was not obtained in time (--wait, --try); another code by -E
   76    the lock was lost, or --max-hold ended; the command was stopped
   126   the command cannot be executed
   127   there is no such command

@@ -55,7 +55,13 @@ fn users_of_flock_are_at_home() {
     for args in [&["-n"][..], &["-w", "0"], &["-w", "0.01"], &["-n", "-s"]] {
         assert_eq!(store.code_of(&[args, &["job"]].concat()), 75, "{args:?}");
     }
+    for (args, code) in [(&["-n", "-E", "0"][..], 0), (&["-w", "0.01", "-E3"], 3), (&["-E", "3", "-n"], 3)] {
+        assert_eq!(store.code_of(&[args, &["job"]].concat()), code, "{args:?}");
+    }
+    assert_eq!(store.code_of(&["-E", "256", "job"]), 64);
     holding.let_go();
+    let own = store.output(["run", "-E", "3", "job", "-c", "exit 75"]);
+    assert_eq!(code(&own), 75, "the code of the command stays its own");
     let (reader, _) = store.holding(&["-s", "job"]);
     assert_eq!(store.code_of(&["-n", "-s", "job"]), 0, "beside another that shares");
     assert_eq!(store.code_of(&["-n", "job"]), 75);
