@@ -141,6 +141,9 @@ fn a_hint_leads_to_a_page_that_everybody_can_read() {
     assert!(said.contains("https://") && said.contains("docs/guides/configuration.md"), "{said}");
     let help = text(&output(&mut lockkeeper(["ls", "--help"])).stdout);
     assert!(help.contains("https://"), "{help}");
+    for option in ["--url <URL>", "--config <FILE>"] {
+        assert!(help.contains(&format!("\n      {option}\n")), "{option}: {help}");
+    }
 }
 
 #[test]
@@ -173,6 +176,17 @@ fn there_are_manual_pages() {
     ] {
         let page = std::fs::read_to_string(pages.join(page)).unwrap();
         assert!(page.starts_with('.') && page.contains(says), "{says}: {page}");
+    }
+    let help = text(&output(&mut lockkeeper(["--help"])).stdout);
+    let commands = help.split_once("\nCommands:\n").unwrap().1.split("\n\n").next().unwrap();
+    let named: Vec<&str> = commands
+        .lines()
+        .filter_map(|it| it.strip_prefix("  ")?.split(' ').next())
+        .filter(|it| !it.is_empty())
+        .collect();
+    assert!(named.contains(&"run") && named.contains(&"wait"), "{help}");
+    for command in named.iter().filter(|it| **it != "help") {
+        assert!(pages.join(format!("lockkeeper-{command}.1")).exists(), "{command} has no page");
     }
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
