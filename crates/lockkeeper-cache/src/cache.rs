@@ -1,11 +1,9 @@
 //! What a cache must be able to do.
 
-use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-/// Why a cache did not answer.
-pub type CacheError = Box<dyn Error + Send + Sync>;
+use crate::error::CacheError;
 
 /// A place for values of one type that forgets them after a while.
 ///
@@ -38,7 +36,7 @@ pub type CacheError = Box<dyn Error + Send + Sync>;
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let squares = Rebuild::local(Forever::default());
 /// let loaded = squares.get_or_load("7", || async { Ok::<_, CacheError>(Some(49)) }).await?;
 /// let cached = squares.get_or_load("7", || async { Err(CacheError::from("not asked")) }).await?;

@@ -20,6 +20,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod cache;
+mod error;
 mod memory;
 mod rebuild;
 #[cfg(feature = "redis")]
@@ -27,6 +28,7 @@ mod redis;
 
 #[cfg(feature = "redis")]
 pub use crate::redis::RedisCache;
-pub use cache::{Cache, CacheError, Found};
+pub use cache::{Cache, Found};
+pub use error::CacheError;
 pub use memory::MemoryCache;
 pub use rebuild::{Rebuild, RebuildError};

@@ -8,7 +8,8 @@ use std::time::Duration;
 use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Moment};
 
-use crate::cache::{Cache, CacheError, Found};
+use crate::cache::{Cache, Found};
+use crate::error::CacheError;
 
 /// A cache in this process, of a bounded number of entries. When it is full, whatever expires first makes room.
 ///

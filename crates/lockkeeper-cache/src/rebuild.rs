@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lockkeeper_core::{Error, Guard, Locker, Memory};
 
-use crate::cache::{Cache, CacheError};
+use crate::cache::Cache;
+use crate::error::CacheError;
 
 /// A cache whose missing entries are loaded under a lock.
 ///
@@ -15,7 +16,7 @@ use crate::cache::{Cache, CacheError};
 /// # use std::time::Duration;
 /// # async fn from_database(id: u64) -> Result<Option<String>, std::io::Error> { Ok(Some(format!("product {id}"))) }
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use lockkeeper_cache::{MemoryCache, Rebuild};
 /// use lockkeeper_core::{Locker, Memory};
 ///
@@ -49,7 +50,7 @@ pub struct Rebuild<C> {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use lockkeeper_cache::{MemoryCache, Rebuild, RebuildError};
 ///
 /// let products = Rebuild::local(MemoryCache::<String>::new(10));

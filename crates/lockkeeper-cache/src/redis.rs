@@ -16,7 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
-use crate::cache::{Cache, CacheError, Found};
+use crate::cache::{Cache, Found};
+use crate::error::CacheError;
 
 /// A cache on one Redis server, shared by all who use the same server and prefix. Values are stored as JSON.
 ///
@@ -25,7 +26,7 @@ use crate::cache::{Cache, CacheError, Found};
 /// ```no_run
 /// # async fn from_database(id: u64) -> Result<Option<String>, std::io::Error> { Ok(Some(format!("product {id}"))) }
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockkeeper_cache::CacheError> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use lockkeeper_cache::{Rebuild, RedisCache};
 /// use lockkeeper_core::{Locker, Memory};
 ///

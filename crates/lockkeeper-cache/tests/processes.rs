@@ -34,7 +34,7 @@ impl Cache<String> for FileCache {
     async fn get(&self, key: &str) -> Result<Option<Found<String>>, CacheError> {
         let Ok(text) = fs::read_to_string(self.path(key)) else { return Ok(None) };
         let (ends, value) = text.split_once(' ').unwrap();
-        let (ends, now) = (Moment::from_nanos(ends.parse()?), Clock::boot().now());
+        let (ends, now) = (Moment::from_nanos(ends.parse().map_err(CacheError::new)?), Clock::boot().now());
         let value = Some(value.to_owned());
         Ok((now < ends).then(|| Found::new(value, ends - now)))
     }

@@ -8,11 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkeeper_cache::{Cache, Rebuild, RedisCache};
+use lockkeeper_cache::{Cache, CacheError, Rebuild, RedisCache};
 use lockkeeper_core::Locker;
 use lockkeeper_servers::{Redis, RedisOptions};
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// What `?` asks of an error in a program with `anyhow`, or with an error type of its own.
+fn is_an_error_like_others<E: std::error::Error + Send + Sync + 'static>(error: &E) -> String {
+    assert_eq!(format!("{error:?}"), error.to_string(), "a `main` that returns it prints a sentence");
+    error.to_string()
+}
+
+#[test]
+fn what_cannot_be_opened_is_an_error_like_others() {
+    let said = is_an_error_like_others(&RedisCache::new("teapot").unwrap_err());
+    assert!(said.contains("write redis://"), "{said}");
+    let below = CacheError::new(std::io::Error::other("nobody answers"));
+    assert_eq!(is_an_error_like_others(&below), "nobody answers");
+}
 
 #[tokio::test]
 async fn what_is_put_is_found_by_everybody_until_it_expires() {

@@ -132,6 +132,10 @@ pub(crate) struct Run {
     #[arg(short = 'w', value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, conflicts_with = "wait")]
     seconds: Option<Duration>,
 
+    /// Exit with this code in place of 75 if the lock was not obtained in time
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::BUSY)]
+    pub(crate) conflict_exit_code: u8,
+
     /// Run this by `sh -c`, in place of a command after `--`
     #[arg(short = 'c', value_name = "SCRIPT", allow_hyphen_values = true, conflicts_with = "command")]
     shell: Option<OsString>,
@@ -230,6 +234,7 @@ impl Run {
             attempt: false,
             wait: None,
             seconds: None,
+            conflict_exit_code: exit::BUSY,
             shell: None,
             max_hold: None,
             at_least: None,

@@ -10,7 +10,7 @@ use crate::looking::Doctor;
 use crate::output;
 use crate::screen::{Screen, Tone};
 use crate::store::Target;
-use crate::text;
+use crate::{help, text};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -38,7 +38,7 @@ pub(crate) async fn doctor(target: &Target, args: Doctor) -> Result<u8> {
     }));
     // The worst first: it is what the reader came for.
     findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
-    let findings = counted(findings);
+    let findings = counted(findings.into_iter().map(with_pages).collect());
     if args.json.json {
         let findings = findings.iter().map(in_json).collect();
         let store = target.shown();
@@ -48,6 +48,12 @@ pub(crate) async fn doctor(target: &Target, args: Doctor) -> Result<u8> {
     }
     let allowed = if args.strict { Severity::Fine } else { Severity::Warning };
     Ok(if count(&findings, |it| it > allowed) == 0 { 0 } else { exit::NO })
+}
+
+/// A remedy may name a page.
+fn with_pages(mut it: Finding) -> Finding {
+    it.remedy = help::with_pages(&it.remedy);
+    it
 }
 
 /// The same finding once, with how often it was made.
@@ -149,6 +155,12 @@ mod tests {
         assert!(words.ends_with("no danger as things are now; 1 warning of what may come\n"), "{words}");
         let json = serde_json::to_value(findings.iter().map(in_json).collect::<Vec<_>>()).unwrap();
         assert_eq!((&json[0]["count"], &json[1]["count"]), (&3.into(), &1.into()));
+    }
+
+    #[test]
+    fn a_remedy_leads_to_a_page_that_everybody_can_read() {
+        let it = with_pages(Finding::warning("a", "b", "see docs/guides/ttl-and-wait.md"));
+        assert_eq!(it.remedy, format!("see {}guides/ttl-and-wait.md", help::PAGES));
     }
 
     #[test]

@@ -58,9 +58,7 @@ impl Failure {
 
     /// What goes to standard error: no secret, and nothing that moves a cursor.
     pub(crate) fn lines(&self) -> String {
-        // Pages are named as the repository has them. Whoever installed this program has no such folder.
-        let pages = |it: &str| it.replace("docs/backends/", &format!("{}backends/", help::PAGES));
-        let shown = |it: &str| text::message(&text::without_secrets(&pages(it)));
+        let shown = |it: &str| text::message(&text::without_secrets(&help::with_pages(it)));
         let mut out = format!("lockkeeper: error: {}\n", shown(self.text.trim_end()));
         if let Some(hint) = &self.hint {
             out.push_str("hint: ");
@@ -113,6 +111,14 @@ mod tests {
         let failure =
             Failure::new(USAGE, "bad \x1b[31mURL redis://u:hunter2@h").or_hint(|| "try\nagain".into());
         let expected = "lockkeeper: error: bad \\u{1b}[31mURL redis://***@h\nhint: try\nagain\n";
+        assert_eq!(failure.lines(), expected);
+    }
+
+    #[test]
+    fn a_page_is_named_as_everybody_can_read_it() {
+        let failure = Failure::new(USAGE, "docs/guides/a.md says").or_hint(|| "docs/backends/b.md".into());
+        let pages = help::PAGES;
+        let expected = format!("lockkeeper: error: {pages}guides/a.md says\nhint: {pages}backends/b.md\n");
         assert_eq!(failure.lines(), expected);
     }
 

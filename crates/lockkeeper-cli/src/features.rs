@@ -80,8 +80,10 @@ pub(crate) fn lacking(what: &str, features: &[&str]) -> Failure {
 fn how_to_get(missing: &[&str]) -> String {
     let kept = ALL.iter().filter(|(_, is_default, is_built)| *is_built && !is_default).map(|it| it.0);
     let wanted: Vec<&str> = kept.chain(missing.iter().copied()).collect();
+    // Nothing is published yet: the name alone would install what a stranger may have put there.
     format!(
-        "install it with `cargo install lockkeeper-cli --features {}`, or everything with `--features full`",
+        "install it with `cargo install --git https://github.com/lockkeeper/lockkeeper lockkeeper-cli --features {}`, \
+         or everything with `--features full`",
         wanted.join(",")
     )
 }
@@ -127,7 +129,12 @@ mod tests {
     fn what_is_lacking_comes_with_the_command_that_installs_it() {
         let lines = lacking("tea", &["etcd", "tls"]).lines();
         assert!(lines.contains("built without tea: the features `etcd` and `tls`"), "{lines}");
-        assert!(lines.contains("cargo install lockkeeper-cli --features "), "{lines}");
+        assert!(
+            lines.contains(
+                "cargo install --git https://github.com/lockkeeper/lockkeeper lockkeeper-cli --features "
+            ),
+            "{lines}"
+        );
         assert!(lines.contains("etcd,tls`, or everything with `--features full`"), "{lines}");
     }
 }

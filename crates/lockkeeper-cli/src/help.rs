@@ -14,6 +14,20 @@ such as LOCKKEEPER_TTL are stronger than the file, options are stronger than bot
 /// Where the pages are read. An installed program has no folder of them.
 pub(crate) const PAGES: &str = "https://github.com/lockkeeper/lockkeeper/blob/main/docs/";
 
+/// Stores name pages as the repository has them: `docs/backends/redis.md`. Here they are named as everybody can read them.
+pub(crate) fn with_pages(text: &str) -> String {
+    let mut parts = text.split("docs/");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_page = ["backends/", "concepts/", "guides/"].iter().any(|it| part.starts_with(it));
+        // What follows a slash or a letter is part of an address, or of a name of the user's.
+        let begins = !out.ends_with(|it: char| it == '/' || it.is_alphanumeric());
+        out.push_str(if is_page && begins { PAGES } else { "docs/" });
+        out.push_str(part);
+    }
+    out
+}
+
 pub(crate) const JSON: &str = "\
 Print JSON. Its shape: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/command-line.md#json";
 
@@ -56,7 +70,7 @@ Examples:
   lockkeeper run --at-least 30s poll -- ./poll.sh        not more often than every 30 s
   lockkeeper run --max-hold 10m backup -- sh -c 'dump | gzip > out.gz'
   lockkeeper run --name=-odd -- true                     a name that begins with a dash
-  lockkeeper run -n import -c 'fetch | load'             as with flock: -n, -w SECONDS, -s, -c
+  lockkeeper run -n import -c 'fetch | load'             as with flock: -n, -w SECONDS, -E, -s, -c
 
 Side by side:
   lockkeeper run --shared prices -- ./report.sh          beside others that say --shared
@@ -87,10 +101,10 @@ command ends are left alone. LOCKKEEPER_CGROUP=off makes no control group for th
 Exit codes:
   N     the command's own code; 128+S if signal S ended it
   64    bad usage: a name, option or URL that makes no sense, or --shared or --permits on a
-        store that has one holder at a time (Redlock)
+        store that has one holder at a time (Redlock, session locks)
   69    the store cannot be used
   71    the system refused to start a process
-  75    the lock was not obtained in time (--wait, --try)
+  75    the lock was not obtained in time (--wait, --try); another code by -E
   76    the lock was lost, or --max-hold ended; the command was stopped
   126   the command cannot be executed
   127   there is no such command
@@ -117,7 +131,7 @@ Exit codes:
   75    another is at it (or was, to the end of --wait)
   64, 69, 71, 76, 126, 127    as for `lockkeeper run`
 
-Works on every store but Redlock.";
+Works on every store but Redlock and session locks of PostgreSQL and MySQL.";
 
 pub(crate) const ELECT_USAGE: &str = "lockkeeper elect [OPTIONS] NAME -- CMD [ARG]...";
 
@@ -136,7 +150,7 @@ so that whatever you write to can refuse a leader of the past.
 
 Exit codes: as for `lockkeeper run`, but a loss is no end. 128+S if signal S came while waiting.
 
-Works on every store but Redlock.";
+Works on every store but Redlock and session locks of PostgreSQL and MySQL.";
 
 pub(crate) const LEADER: &str = "\
 Examples:
@@ -158,7 +172,8 @@ Examples:
   curl -N -X POST -H \"Authorization: Bearer $TOKEN\" 'http://127.0.0.1:7765/v1/locks/orders%2F42?wait=3s'
 
 The answer is a stream that is the lock: it begins when the lock is held, and closing it gives
-the lock back. docs/guides/serve.md tells the rest, GET /openapi.json tells it to programs.
+the lock back. The rest: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/serve.md
+and, for programs, GET /openapi.json.
 
 TERM and INT end it: those who hold are told, and what is held is given back.
 
@@ -173,7 +188,7 @@ Examples:
   lockkeeper ls --json | jq -r '.locks[].name'
 
 On a terminal the list is as wide as the window, and long texts end with `…`. Elsewhere
-nothing is cut. --watch prints an empty line after each look where there is no terminal,
+nothing is cut but notes, after 40 columns. --watch prints an empty line after each look where there is no terminal,
 and with --json one object per line. NO_COLOR=1 switches colours off.
 
 KIND is how a lock is held: `lock` (alone), `reader`, `writer`, `2 of 5 permits`.
@@ -222,8 +237,9 @@ Examples:
   lockkeeper break --fence 117899264000 nightly-report
                                             only the holder that was shown
 
-The lock goes to the next in line at once. The old holder finds out when it next renews,
-after a third of its ttl; until then two may work at a time unless fences are checked.
+The lock goes to the next in the queue at once. The old holder is notified; on MySQL, MariaDB
+and Redlock it finds out when it next renews, after a third of its ttl. Until then two may work
+at a time unless fences are checked.
 On a terminal you are asked first.
 Exit codes: 0 broken (also if nobody held it), 1 you said no, or nobody has that fence any more,
 64 bad usage, 69 the store cannot be used.";
@@ -269,3 +285,26 @@ Examples:
 
 bash, zsh and fish also complete the names of locks that are held or waited for: they ask the
 store that the line or LOCKKEEPER_URL names, for at most a second.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_named_as_everybody_can_read_it_and_nothing_else_is_changed() {
+        let page = |it: &str| format!("{PAGES}{it}");
+        for (text, shown) in [
+            ("see docs/backends/redis.md", format!("see {}", page("backends/redis.md"))),
+            (
+                "docs/guides/a.md, docs/concepts/b.md",
+                page(&format!("guides/a.md, {}", page("concepts/b.md"))),
+            ),
+            ("`docs/orders/42` is held", "`docs/orders/42` is held".to_owned()),
+            ("/srv/docs/guides/x", "/srv/docs/guides/x".to_owned()),
+            (&page("guides/a.md"), page("guides/a.md")),
+            ("nothing", "nothing".to_owned()),
+        ] {
+            assert_eq!(with_pages(text), shown);
+        }
+    }
+}

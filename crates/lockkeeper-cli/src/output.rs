@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use crate::exit::{self, Failure, Result};
-use crate::text;
+use crate::{help, text};
 
 /// Write data. A reader that has seen enough (`lockkeeper ls | head`) is no error.
 pub(crate) fn data(text: &str) -> Result<()> {
@@ -36,7 +36,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
 
 /// Tell the user something beside the data. Nobody is left to hear of it if that fails.
 pub(crate) fn say(words: &str) {
-    say_raw(&format!("lockkeeper: {}\n", text::message(&text::without_secrets(words))));
+    say_raw(&format!("lockkeeper: {}\n", text::message(&text::without_secrets(&help::with_pages(words)))));
 }
 
 /// As [`say`], for text that has its own shape and is known to be harmless.

@@ -235,5 +235,10 @@ fn on_a_terminal_it_moves_and_says_what_it_means() {
     assert_eq!(code(&end), 0, "{end:?}");
     let screen = text(&end.stdout);
     assert!(screen.contains("optimistic     starting 2 processes"), "{screen}");
+    let full = "█".repeat(20);
+    let drawn = screen.split('\r').any(|it| {
+        it.contains(&format!("optimistic     {full} ")) && it.contains("20 of 20 buyers, 4 sold of 4")
+    });
+    assert!(drawn, "{screen}");
     assert!(screen.contains("every strategy with a lock or a check sold no piece twice"), "{screen}");
 }

@@ -55,7 +55,13 @@ fn users_of_flock_are_at_home() {
     for args in [&["-n"][..], &["-w", "0"], &["-w", "0.01"], &["-n", "-s"]] {
         assert_eq!(store.code_of(&[args, &["job"]].concat()), 75, "{args:?}");
     }
+    for (args, code) in [(&["-n", "-E", "0"][..], 0), (&["-w", "0.01", "-E3"], 3), (&["-E", "3", "-n"], 3)] {
+        assert_eq!(store.code_of(&[args, &["job"]].concat()), code, "{args:?}");
+    }
+    assert_eq!(store.code_of(&["-E", "256", "job"]), 64);
     holding.let_go();
+    let own = store.output(["run", "-E", "3", "job", "-c", "exit 75"]);
+    assert_eq!(code(&own), 75, "the code of the command stays its own");
     let (reader, _) = store.holding(&["-s", "job"]);
     assert_eq!(store.code_of(&["-n", "-s", "job"]), 0, "beside another that shares");
     assert_eq!(store.code_of(&["-n", "job"]), 75);
@@ -82,16 +88,35 @@ fn who_forgets_the_dashes_is_told_what_to_write() {
     assert!(!text(&other.stderr).contains("hint: write `--`"), "{other:?}");
 }
 
+/// All that can be built in, and whether it is.
+const FEATURES: [(&str, bool); 13] = [
+    ("demo", cfg!(feature = "demo")),
+    ("etcd", cfg!(feature = "etcd")),
+    ("mysql", cfg!(feature = "mysql")),
+    ("postgres", cfg!(feature = "postgres")),
+    ("redis", cfg!(feature = "redis")),
+    ("redlock", cfg!(feature = "redlock")),
+    ("serve", cfg!(feature = "serve")),
+    ("sqlite", cfg!(feature = "sqlite")),
+    ("tls", cfg!(feature = "tls")),
+    ("torture", cfg!(feature = "torture")),
+    ("twophase", cfg!(feature = "twophase")),
+    ("zookeeper", cfg!(feature = "zookeeper")),
+    ("zookeeper-tls", cfg!(feature = "zookeeper-tls")),
+];
+
 #[test]
 fn the_version_tells_what_was_built_in() {
     let long = text(&output(&mut lockkeeper(["--version"])).stdout);
     assert!(long.starts_with(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n")), "{long}");
-    assert_eq!(
-        long.contains("sqlite"),
-        cfg!(feature = "sqlite") || long.contains("not built in: "),
-        "{long}"
-    );
-    assert!(long.contains("features: ") && long.contains("not built in: "), "{long}");
+    let (built, not): (Vec<_>, Vec<_>) = FEATURES.iter().partition(|it| it.1);
+    let list = |them: Vec<&(&str, bool)>| {
+        let names: Vec<&str> = them.iter().map(|it| it.0).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let told: Vec<&str> = long.lines().skip(1).collect();
+    let expected = [format!("features: {}", list(built)), format!("not built in: {}", list(not))];
+    assert_eq!(told, expected, "{long}");
     let short = text(&output(&mut lockkeeper(["-V"])).stdout);
     assert_eq!(short, concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n"));
 }
@@ -116,6 +141,9 @@ fn a_hint_leads_to_a_page_that_everybody_can_read() {
     assert!(said.contains("https://") && said.contains("docs/guides/configuration.md"), "{said}");
     let help = text(&output(&mut lockkeeper(["ls", "--help"])).stdout);
     assert!(help.contains("https://"), "{help}");
+    for option in ["--url <URL>", "--config <FILE>"] {
+        assert!(help.contains(&format!("\n      {option}\n")), "{option}: {help}");
+    }
 }
 
 #[test]
@@ -148,6 +176,17 @@ fn there_are_manual_pages() {
     ] {
         let page = std::fs::read_to_string(pages.join(page)).unwrap();
         assert!(page.starts_with('.') && page.contains(says), "{says}: {page}");
+    }
+    let help = text(&output(&mut lockkeeper(["--help"])).stdout);
+    let commands = help.split_once("\nCommands:\n").unwrap().1.split("\n\n").next().unwrap();
+    let named: Vec<&str> = commands
+        .lines()
+        .filter_map(|it| it.strip_prefix("  ")?.split(' ').next())
+        .filter(|it| !it.is_empty())
+        .collect();
+    assert!(named.contains(&"run") && named.contains(&"wait"), "{help}");
+    for command in named.iter().filter(|it| **it != "help") {
+        assert!(pages.join(format!("lockkeeper-{command}.1")).exists(), "{command} has no page");
     }
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();

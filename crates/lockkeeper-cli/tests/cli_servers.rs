@@ -90,6 +90,23 @@ async fn on_postgres() {
 }
 
 #[tokio::test]
+async fn what_leads_to_a_page_leads_to_one_that_everybody_can_read() {
+    let server = servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap();
+    let separator = if server.url().contains('?') { '&' } else { '?' };
+    for (settings, page) in [
+        ("create=no", "backends/postgres.md"),
+        ("mode=session&create=no", "guides/sql-durable-or-session.md"),
+    ] {
+        on(format!("{}{separator}{settings}", server.url()), move |store| {
+            let said = common::failed(&store.output(["ls"]), 69);
+            let address = format!(" https://github.com/lockkeeper/lockkeeper/blob/main/docs/{page}");
+            assert!(said.contains(&address), "{said}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn on_mysql() {
     let server = servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap();
     on(server.url(), all).await;

@@ -111,10 +111,10 @@ async fn serve(task: Task) -> Result<(), Trouble> {
         account.waits_us.push(waited);
         if tell_at <= clock.now() {
             tell_at = clock.now().after(TELL_EVERY);
-            let (sold, done) = (shop.sold.load(Ordering::Relaxed), shop.done.load(Ordering::Relaxed));
-            tell(&Said::Progress { sold, done })?;
+            tell(&shop.progress())?;
         }
     }
+    tell(&shop.progress())?;
     shop.seller.close().await?;
     account.last_sale_ns = shop.last_sale.load(Ordering::Relaxed);
     account.lock_trips = shop.seller.trips.get();
@@ -123,6 +123,11 @@ async fn serve(task: Task) -> Result<(), Trouble> {
 }
 
 impl Shop {
+    fn progress(&self) -> Said {
+        let (sold, done) = (self.sold.load(Ordering::Relaxed), self.done.load(Ordering::Relaxed));
+        Said::Progress { sold, done }
+    }
+
     async fn serve(&self, buyer: u32, clock: &Clock) -> Result<Answer, Trouble> {
         let answer = self.seller.sell(buyer).await?;
         if answer == Answer::Sold {

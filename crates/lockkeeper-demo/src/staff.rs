@@ -90,21 +90,25 @@ impl Progress {
     }
 
     pub(crate) fn show(&self) {
-        if !self.shown {
-            return;
+        if self.shown {
+            draw(&format!("\r\x1b[K{}", self.line(Clock::boot().now())));
         }
+    }
+
+    /// How it stands at this moment.
+    fn line(&self, now: Moment) -> String {
         let name = self.strategy.name();
         let Some(opened) = self.opened else {
-            return draw(&format!("\r\x1b[K{name:<14} starting {} processes", self.counts.len()));
+            return format!("{name:<14} starting {} processes", self.counts.len());
         };
         let (sold, done) = self.counts.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let filled = usize::try_from(done * 20 / u64::from(self.buyers)).unwrap_or(20).min(20);
         let (bar, rest) = ("█".repeat(filled), "░".repeat(20 - filled));
-        let seconds = (Clock::boot().now() - opened).as_secs_f64();
-        draw(&format!(
-            "\r\x1b[K{name:<14} {bar}{rest} {seconds:.1} s, {done} of {} buyers, {sold} sold of {}",
+        let seconds = (now - opened).as_secs_f64();
+        format!(
+            "{name:<14} {bar}{rest} {seconds:.1} s, {done} of {} buyers, {sold} sold of {}",
             self.buyers, self.stock
-        ));
+        )
     }
 
     pub(crate) fn clear(&self) {
@@ -117,4 +121,32 @@ impl Progress {
 /// Nobody is left to see it if that fails.
 fn draw(words: &str) {
     let _ = std::io::stderr().lock().write_all(words.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_line_grows_with_every_buyer_and_its_time_goes_on() {
+        let (strategy, opened) = (Strategy::Optimistic, Moment::from_nanos(0));
+        let counts = vec![(0, 0); 2];
+        let mut line = Progress { strategy, buyers: 200, stock: 9, counts, opened: None, shown: false };
+        let after = |seconds| opened.after(Duration::from_secs(seconds));
+        assert_eq!(line.line(after(1)), "optimistic     starting 2 processes");
+        line.begins(opened);
+        let none = "░".repeat(20);
+        assert_eq!(line.line(after(1)), format!("optimistic     {none} 1.0 s, 0 of 200 buyers, 0 sold of 9"));
+        line.count(1, 4, 60);
+        line.count(0, 5, 40);
+        let half = format!("{}{}", "█".repeat(10), "░".repeat(10));
+        assert_eq!(
+            line.line(after(2)),
+            format!("optimistic     {half} 2.0 s, 100 of 200 buyers, 9 sold of 9")
+        );
+        line.count(0, 5, 140);
+        assert!(line.line(after(3)).contains(&"█".repeat(20)));
+    }
 }

@@ -67,6 +67,16 @@
 //! `mysql_async` are part of this interface, and their modules here re-export them. When a driver makes a breaking release, the
 //! next minor release of this crate (0.x) follows, never a patch.
 //!
+//! # Guides
+//!
+//! [The library](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/library.md) in one page,
+//! [which store when](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/which-store.md),
+//! [what a lock promises](https://github.com/lockkeeper/lockkeeper/blob/main/docs/concepts/promises.md),
+//! [fenced writes](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/fenced-writes.md),
+//! [web services](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/web-services.md),
+//! [testing](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guides/testing.md), and
+//! [all pages](https://github.com/lockkeeper/lockkeeper/blob/main/docs/README.md).
+//!
 //! # Where it runs
 //!
 //! On Unix, with Rust 1.89 or newer. It is tested on Linux, with the servers of Debian 12: Redis 7.0, PostgreSQL 15,

@@ -14,18 +14,27 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Nothing expires while these tests run.
 const TTL: Duration = Duration::from_secs(600);
+/// No end takes nearly as long.
+const HANG_SECONDS: &str = "120";
 const URL: &str = "LOCKKEEPER_TEST_EXIT_URL";
 const HOW: &str = "LOCKKEEPER_TEST_EXIT_HOW";
+const SERVER: &str = "LOCKKEEPER_TEST_EXIT_SERVER";
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Run this same test as a program of its own that ends in this way, and say whether it ended well.
-fn program(test: &str, url: &str, how: &str) -> bool {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+/// This same test as a program of its own that ends in this way.
+fn command(test: &str, url: &str, how: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(HANG_SECONDS).arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--test-threads=1"]).env(URL, url).env(HOW, how);
-    command.output().unwrap().status.success()
+    command
+}
+
+/// Run it, and say whether it ended well.
+fn program(test: &str, url: &str, how: &str) -> bool {
+    command(test, url, how).output().unwrap().status.success()
 }
 
 /// What the program does, if this is one.
@@ -57,6 +66,13 @@ fn played() -> bool {
             let locker = lockkeeper::connect_blocking(&url).unwrap();
             let _guard = lock(&locker).blocking().unwrap();
             panic!("as it was told");
+        }
+        "the store stands still" => {
+            let locker = lockkeeper::connect_blocking(&url).unwrap();
+            let guard = lock(&locker).blocking().unwrap();
+            let server = std::env::var(SERVER).unwrap();
+            assert!(Command::new("kill").args(["-STOP", &server]).status().unwrap().success());
+            drop(guard);
         }
         "does not wait" => {
             let locker = lockkeeper::open_blocking(&url).unwrap().locker.exit_wait(Duration::ZERO).build();
@@ -104,4 +120,30 @@ fn a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_redis() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
     nothing_is_left("a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_redis", &server.url());
+}
+
+#[test]
+fn a_program_whose_store_stands_still_ends_all_the_same() {
+    if played() {
+        return;
+    }
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
+    let test = "a_program_whose_store_stands_still_ends_all_the_same";
+    let mut program = command(test, &server.url(), "the store stands still");
+    let end = program.env(SERVER, server.pid().unwrap().to_string()).output().unwrap();
+    server.resume().unwrap();
+    assert!(end.status.success(), "it waits for the store, at most `exit_wait`: {end:?}");
+}
+
+#[tokio::test]
+async fn work_that_was_done_is_no_error_if_nobody_confirms_that_its_lock_was_given_back() {
+    let server = Redis::start(RedisOptions::default()).await.unwrap();
+    let locker = lockkeeper::connect(&server.url()).await.unwrap();
+    let guard = locker.lock("k").ttl(TTL).await.unwrap();
+    let done = guard.run_and_release(async {
+        server.kill().unwrap();
+        42
+    });
+    assert_eq!(done.await.unwrap(), 42);
 }

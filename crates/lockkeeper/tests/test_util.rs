@@ -7,7 +7,7 @@ use std::future::{Future as _, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper::{Error, LostReason, locked, test};
+use lockkeeper::{Error, LostReason, Stage, locked, test};
 
 #[locked("product:{id}", guard = lock)]
 async fn id_of(id: u64) -> Result<String, Error> {
@@ -41,6 +41,33 @@ async fn each_test_has_a_locker_of_its_own_and_the_process_has_none() {
     assert!(id_of(7).await.is_err(), "outside of a scope nothing has changed");
     assert!(test::scope(first, Some("a:b"), async {}).await.is_err(), "a system name has no colon");
     drop(held);
+}
+
+#[tokio::test]
+async fn work_whose_lock_is_lost_is_stopped_told_so_and_the_lock_goes_to_the_next() {
+    let locker = lockkeeper::connect("memory:").await.unwrap();
+    let guard = locker.lock("k").max_hold(Duration::from_millis(5)).await.unwrap();
+    let stopped = guard.run_and_release(std::future::pending::<()>()).await;
+    assert!(matches!(stopped, Err(Error::Lost { reason: LostReason::MaxHold, .. })), "{stopped:?}");
+    let next = locker.try_lock("k").await.unwrap().expect("given back, though lost");
+    assert_eq!(next.run_and_release(async { 42 }).await.unwrap(), 42);
+    assert!(locker.try_lock("k").await.unwrap().is_some(), "given back");
+}
+
+#[test]
+fn an_error_that_main_returns_reads_as_a_sentence() {
+    let silent = std::io::Error::other("nobody answers");
+    for error in [
+        Error::invalid("the name is empty"),
+        Error::unsupported("redlock", "it has one holder at a time"),
+        Error::timed_out(Stage::Local, Duration::from_millis(1500), Some(2)),
+        Error::unavailable("the store", silent),
+        Error::Closed,
+        lockkeeper::connect_blocking("teapot://h").unwrap_err(),
+    ] {
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.to_string().contains(' '), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -19,11 +19,15 @@ use crate::{shell, tidy};
 pub(crate) const PAGE: &str = "docs/guides/error-texts.md";
 const EXPLAINED: &str = "docs/guides/troubleshooting.md";
 
+/// All that it says is said while a program is compiled.
+const MACROS: &str = "lockkeeper-macros";
+
 /// The crates whose errors users meet, and what each is to them.
 const CRATES: &[(&str, &str)] = &[
     ("lockkeeper", "The library: URLs, configuration, the process-wide locker"),
     ("lockkeeper-core", "Requests and guards"),
     ("lockkeeper-cache", "Cache rebuild"),
+    (MACROS, "`#[locked]`"),
     ("lockkeeper-cli", "The command"),
     ("lockkeeper-demo", "The flash sale"),
     ("lockkeeper-serve", "Locks over HTTP"),
@@ -179,7 +183,8 @@ const HEAD: &str = "\
 # Error texts
 
 Written by `cargo xtask errors` from the sources: every text that is made into an error, with `…` for what is filled in. Search it for the words that
-you were told; [troubleshooting](troubleshooting.md) explains those that need more than their own words.
+you were told; [troubleshooting](troubleshooting.md) explains those that need more than their own words. What a server or the system says after a colon is theirs,
+and not listed; nor are texts of one or two words.
 
 | kind | as a value | what to do |
 |---|---|---|
@@ -191,6 +196,7 @@ you were told; [troubleshooting](troubleshooting.md) explains those that need mo
 | permanent | a fault that stays until somebody changes something; `transient: false` | what the text says |
 | participant | a database of a two-phase commit; inside another error | what the text says |
 | http | the `message` of an answer of `lockkeeper serve` | the status and `error` beside it say what kind it is: see [locks over HTTP](serve.md) |
+| compiler | said where `#[locked]` stands, when the program is compiled | what the text says; see [locked functions](locked-functions.md) |
 | command | printed by `lockkeeper`, after `lockkeeper: error:` | what the `hint:` says |
 | part | a part of another: what follows its colon, or its `hint:` | what the whole text says |
 ";
@@ -245,20 +251,23 @@ fn texts_of(root: &Path, name: &str) -> Result<BTreeSet<Text>, String> {
         let code = fs::read_to_string(&file).map_err(|it| format!("{}: {it}", file.display()))?;
         all.extend(texts_in(&code));
         let name = file.display().to_string();
-        if !ASKED_FOR.iter().any(|it| name.contains(it)) && !code.contains("@generated") {
-            parts.extend(parts_in(&code));
+        if !code.contains("@generated") {
+            parts.extend(parts_in(&code, ASKED_FOR.iter().any(|it| name.contains(it))));
         }
     }
     parts.retain(|it| !all.iter().any(|text| text.0 == *it));
-    all.extend(parts.into_iter().map(|it| (it, "part")));
+    let kind = if name == MACROS { "compiler" } else { "part" };
+    all.extend(parts.into_iter().map(|it| (it, kind)));
     Ok(all)
 }
 
-/// Every sentence of a file that may be a part of an error: all but what is plainly something else.
-fn parts_in(code: &str) -> Vec<String> {
+/// Every sentence of a file that may be a part of an error: all but what is plainly something else. Where sentences are asked
+/// for, those alone that stand in an `Err(…)`.
+fn parts_in(code: &str, asked_for: bool) -> Vec<String> {
     let code = code.split("#[cfg(test)]").next().unwrap_or_default();
     literals(code)
         .into_iter()
+        .filter(|it| !asked_for || it.within.iter().any(|it| it == "Err"))
         .filter(may_be_met)
         .map(|it| it.text.replace('\u{b6}', "").trim().to_owned())
         .collect()
@@ -402,7 +411,21 @@ mod tests {
             "this server is a replica: name the primary",
             "no … is known",
         ];
-        assert_eq!(parts_in(code), expected);
+        assert_eq!(parts_in(code, false), expected);
+    }
+
+    #[test]
+    fn of_what_is_asked_for_errors_alone_are_listed() {
+        let code =
+            r#"fn a() { tips("let another lead now"); return Err("nobody was given a lock".into()); }"#;
+        assert_eq!(parts_in(code, true), ["nobody was given a lock"]);
+    }
+
+    #[test]
+    fn what_the_compiler_says_is_listed() {
+        let root = shell::root();
+        let said = texts_of(&root, MACROS).unwrap();
+        assert!(said.contains(&("a `const fn` cannot take a lock".to_owned(), "compiler")), "{said:?}");
     }
 
     #[test]

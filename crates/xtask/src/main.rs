@@ -49,7 +49,8 @@ cargo xtask COMMAND
   tidy           check the habits of this house
   errors         write docs/guides/error-texts.md, the list of all texts of errors
   features       lint the library and the command with each feature alone, with all and with none
-  together       ask the registry whether the SQLite store resolves beside sqlx, diesel and others
+  together       ask the registry whether the SQLite store resolves beside sqlx, diesel and others; build and run
+                 fenced writes through them, on SQLite and on MariaDB
   image          build the container image as `Containerfile` says, with docker or podman or by hand; run and measure it
   tutorial       the first ten minutes as written, everything built anew; fails if they take longer than ten minutes
   package        pack every public crate as a release would, and check what each says of itself

@@ -3,6 +3,7 @@
 mod circle;
 mod claims;
 mod evidence;
+mod leads;
 mod map;
 mod pages;
 mod shape;
@@ -63,6 +64,7 @@ pub(crate) fn check() -> Result<(), String> {
     examples::check(&root, &mut complaints);
     errors::check(&root, &mut complaints);
     pages::check(&root, &mut complaints);
+    leads::check(&root, &mut complaints);
     together::tidy(&root, &mut complaints);
     if complaints.is_empty() { Ok(()) } else { Err(format!("untidy:\n  {}", complaints.join("\n  "))) }
 }

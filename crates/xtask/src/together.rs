@@ -1,6 +1,6 @@
 //! Which database crates can be in one program with the SQLite store: cargo lets one version of `libsqlite3-sys` into a
 //! lock file, because it links a C library. `cargo xtask together` asks the resolver, and runs the guide's fenced writes through
-//! them; it needs the registry, so tests do not.
+//! them, on files and on a server; it needs the registry, so tests do not.
 
 mod fenced;
 
@@ -33,9 +33,12 @@ const BESIDE: &[(&str, &str)] = &[
 
 /// Resolve each of them in a package of its own; then build and run the fenced writes of the guide.
 pub(crate) fn check() -> Result<(), String> {
+    // diesel speaks to MySQL through a library of C.
+    shell::output("pkg-config", &["--exists", "libmariadb"])
+        .map_err(|it| format!("{it}\nhint: apt-get install libmariadb-dev"))?;
     let package = Package::new()?;
     for (name, wanted) in BESIDE {
-        package.write(&format!("{name} = {wanted}\n"), "fn main() {}\n")?;
+        package.write("\"sqlite\"", &format!("{name} = {wanted}\n"), "fn main() {}\n")?;
         let title = format!("the feature `sqlite` beside {name} = {wanted}");
         package.cargo(&title, &["generate-lockfile", "--quiet"], &[])?;
     }
@@ -55,12 +58,12 @@ impl Package {
         Ok(Package { folder })
     }
 
-    /// The library with the feature `sqlite`, and these beside it.
-    fn write(&self, dependencies: &str, program: &str) -> Result<(), String> {
+    /// The library with these features, and these beside it.
+    fn write(&self, features: &str, dependencies: &str, program: &str) -> Result<(), String> {
         let facade = shell::root().join("crates/lockkeeper");
         let manifest = format!(
             "[package]\nname = \"together\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
-             lockkeeper = {{ path = \"{}\", features = [\"sqlite\"] }}\n{dependencies}",
+             lockkeeper = {{ path = \"{}\", features = [{features}] }}\n{dependencies}",
             facade.display()
         );
         write(&self.folder.join("Cargo.toml"), &manifest)?;
@@ -77,7 +80,7 @@ impl Package {
 
     /// Build and run one, in a folder where nothing was.
     fn run(&self, program: &fenced::Program) -> Result<(), String> {
-        self.write(&program.dependencies, &program.code)?;
+        self.write(program.features, &program.dependencies, &program.code)?;
         let data = self.folder.join("data");
         let _ = fs::remove_dir_all(&data);
         fs::create_dir(&data).map_err(|it| format!("{}: {it}", data.display()))?;

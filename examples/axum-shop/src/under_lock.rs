@@ -7,8 +7,9 @@ use lockkeeper::Locker;
 
 use crate::failure::Failure;
 
-/// Wait for the product's turn, run the handler while it lasts, give it back. The handler finds the fence among the extensions.
+/// Wait for the product's turn, run the handler, give it back. The handler finds the fence among the extensions.
 ///
+/// Its answer is passed on, also if the lock was lost in the meantime: what it wrote had the fence, and was made or refused.
 /// The lock ends when the handler has answered: what it streams afterwards is not under it.
 pub(crate) async fn under_lock(
     State(locker): State<Locker>,
@@ -18,5 +19,7 @@ pub(crate) async fn under_lock(
 ) -> Result<Response, Failure> {
     let guard = locker.lock(format!("product/{product}")).await?;
     request.extensions_mut().insert(guard.fence());
-    Ok(guard.run_and_release(next.run(request)).await?)
+    let answer = next.run(request).await;
+    drop(guard);
+    Ok(answer)
 }

@@ -1,20 +1,25 @@
-//! Two instances sell what there is, once, and a writer whose lock is gone is refused by the books.
+//! Two instances sell what there is, once, a writer whose lock is gone is refused by the books, and who bought is told so.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_servers::{Postgres, PostgresOptions, Redis, RedisOptions};
-use sqlx::postgres::PgPool;
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnection, PgPool};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 const STOCK: usize = 25;
 const BUYERS: usize = 80;
 const AT_A_TIME: usize = 20;
+/// Nothing here takes nearly as long.
+const HANG: Duration = Duration::from_secs(60);
 
 /// An instance of the shop, ended with the value.
 struct Instance {
@@ -60,6 +65,16 @@ async fn ask(address: &str, method: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.trim().to_owned())
 }
 
+/// The same as often as it takes: who waited too long is told so, and has bought nothing.
+async fn served(address: &str, path: &str) -> (u16, String) {
+    loop {
+        let answer = ask(address, "POST", path).await;
+        if answer.0 != 503 {
+            return answer;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_sell_each_piece_once_and_a_late_writer_is_refused() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
@@ -90,7 +105,7 @@ async fn two_instances_sell_each_piece_once_and_a_late_writer_is_refused() {
             let address = shop.address.clone();
             tokio::spawn(async move {
                 let _place = places.acquire().await.unwrap();
-                ask(&address, "POST", "/buy/1").await.0
+                served(&address, "/buy/1").await.0
             })
         })
         .collect();
@@ -110,12 +125,71 @@ async fn two_instances_sell_each_piece_once_and_a_late_writer_is_refused() {
 
     // Under the middleware's lock, which is the same lock: at a time one instance puts pieces there.
     let (one, other) =
-        tokio::join!(ask(&first.address, "POST", "/restock/1"), ask(&second.address, "POST", "/restock/1"));
+        tokio::join!(served(&first.address, "/restock/1"), served(&second.address, "/restock/1"));
     let mut left = [one, other];
     left.sort();
     assert_eq!(left, [(200, "10 left".to_owned()), (200, "20 left".to_owned())]);
     assert_eq!(ask(&first.address, "POST", "/restock/2").await.0, 409, "its fence is older");
     assert_eq!(ask(&first.address, "POST", "/restock/no-number").await.0, 400);
     let locks = lockkeeper::open(&redis.url()).await.unwrap().inspect;
-    assert!(locks.list("").await.unwrap().is_empty(), "nothing is held when nobody is served");
+    let nothing = async { while !locks.list("").await.unwrap().is_empty() {} };
+    tokio::time::timeout(HANG, nothing).await.expect("nothing is held when nobody is served");
+}
+
+/// Every change of the third product waits at its commit, until nobody holds this advisory lock any more.
+const GATE: &str = "
+    CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER gate AFTER UPDATE ON stock DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN (NEW.id = 3) EXECUTE FUNCTION gate();
+    INSERT INTO stock (id, amount) VALUES (3, 7)";
+
+/// Until somebody waits in the database for the advisory lock, or for somebody else's transaction.
+async fn waits(books: &PgPool, what_for: &str) {
+    let query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = $1";
+    let seen = async {
+        while sqlx::query_scalar::<_, i64>(query).bind(what_for).fetch_one(books).await.unwrap() == 0 {}
+    };
+    tokio::time::timeout(HANG, seen).await.unwrap();
+}
+
+/// Ask in a task of its own.
+fn asking(address: &str, path: &'static str) -> JoinHandle<(u16, String)> {
+    let address = address.to_owned();
+    tokio::spawn(async move { served(&address, path).await })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_bought_is_told_so_whatever_became_of_the_lock_meanwhile() {
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let postgres = Postgres::start(PostgresOptions::default()).await.unwrap();
+    let (shop, books) =
+        (Instance::start(&redis.url(), &postgres.url()), PgPool::connect(&postgres.url()).await.unwrap());
+    sqlx::raw_sql(GATE).execute(&books).await.unwrap();
+    let mut gate = PgConnection::connect(&postgres.url()).await.unwrap();
+    let locks = lockkeeper::open(&redis.url()).await.unwrap().inspect;
+
+    for (path, answers) in [("/buy/3", ["6 left", "5 left"]), ("/restock/3", ["15 left", "25 left"])] {
+        sqlx::query("SELECT pg_advisory_lock(7)").execute(&mut gate).await.unwrap();
+        let first = asking(&shop.address, path);
+        waits(&books, "advisory").await;
+        // The lock is taken away in the middle of the commit. Who comes next has it, and waits for the row: the first knows.
+        let second = asking(&shop.address, path);
+        assert_eq!(locks.break_lock(&"product/3".parse().unwrap()).await.unwrap().len(), 1);
+        waits(&books, "transactionid").await;
+        sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut gate).await.unwrap();
+        let told = [first.await.unwrap(), second.await.unwrap()];
+        assert_eq!(told, answers.map(|it| (200, it.to_owned())), "what was written is told");
+    }
+
+    sqlx::query("SELECT pg_advisory_lock(7)").execute(&mut gate).await.unwrap();
+    let last = tokio::spawn({
+        let address = shop.address.clone();
+        async move { ask(&address, "POST", "/buy/3").await }
+    });
+    waits(&books, "advisory").await;
+    // What holds the locks is gone when the commit is through: nobody confirms that the lock was given back.
+    redis.kill().unwrap();
+    sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut gate).await.unwrap();
+    assert_eq!(last.await.unwrap(), (200, "24 left".to_owned()), "the piece is sold");
 }

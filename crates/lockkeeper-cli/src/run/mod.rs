@@ -86,7 +86,11 @@ impl<'a> Scene<'a> {
 pub(crate) async fn run(target: &Target, args: &Run) -> Result<u8> {
     let wanted = args.wanted()?;
     let mut scene = Scene::open(target).await?;
-    let held = match scene.acquire(&wanted, args).await? {
+    let acquired = scene.acquire(&wanted, args).await.map_err(|failure| match failure.code {
+        exit::BUSY => Failure { code: args.conflict_exit_code, ..failure },
+        _ => failure,
+    });
+    let held = match acquired? {
         Acquired::Held(held) => held,
         Acquired::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };

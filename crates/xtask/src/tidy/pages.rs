@@ -1,4 +1,5 @@
-//! What a guide shows of a program stands in that program, which is compiled and tested.
+//! What a guide shows of a program stands in that program, which is compiled and tested; and all of it is shown, so that
+//! who reads the page can build it.
 
 use std::fs;
 use std::path::Path;
@@ -7,23 +8,47 @@ use super::files;
 
 /// A page, and the program that all its code is out of.
 const SHOWN: &[(&str, &str)] = &[
-    ("docs/guides/web-services.md", "examples/axum-shop/src"),
-    ("docs/guides/scheduled-jobs.md", "examples/nightly-job/src"),
-    ("docs/guides/without-async.md", "examples/plain-threads/src"),
+    ("docs/guides/web-services.md", "examples/axum-shop"),
+    ("docs/guides/scheduled-jobs.md", "examples/nightly-job"),
+    ("docs/guides/without-async.md", "examples/plain-threads"),
 ];
 
 pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
     for (page, program) in SHOWN {
         let text = fs::read_to_string(root.join(page)).unwrap_or_default();
+        let folder = root.join(program);
         let sources: String =
-            files(&root.join(program), "rs").iter().filter_map(|it| fs::read_to_string(it).ok()).collect();
+            files(&folder.join("src"), "rs").iter().filter_map(|it| fs::read_to_string(it).ok()).collect();
         compare(page, &text, program, &sources, complaints);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        whole(page, &text, &sources, &manifest, complaints);
     }
+}
+
+/// Every line of the program stands on the page, and so does what it depends on.
+fn whole(page: &str, text: &str, sources: &str, manifest: &str, complaints: &mut Vec<String>) {
+    let lines = |text: &str| -> Vec<String> { text.lines().map(|it| it.trim().to_owned()).collect() };
+    let shown = lines(&pieces(text, "rust").concat());
+    let code = lines(sources).into_iter().filter(|it| !it.is_empty() && !it.starts_with("//!"));
+    for line in code.filter(|it| !shown.contains(it)) {
+        complaints.push(format!("{page}: who builds the program by it lacks `{line}`"));
+    }
+    let needs = pieces(text, "toml").concat();
+    let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap_or_default().split("\n[").next();
+    let names = dependencies.unwrap_or_default().lines().filter_map(|it| it.split([' ', '.']).next());
+    for name in names.filter(|it| !it.is_empty() && !needs.contains(&format!("\n{it} = "))) {
+        complaints.push(format!("{page}: it does not say that the program needs `{name}`"));
+    }
+}
+
+/// What stands between the fences of this language.
+fn pieces<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    text.split(&format!("```{language}\n")).skip(1).filter_map(|it| it.split("```").next()).collect()
 }
 
 fn compare(page: &str, text: &str, program: &str, sources: &str, complaints: &mut Vec<String>) {
     let sources = unindented(sources);
-    let pieces: Vec<&str> = text.split("```rust\n").skip(1).filter_map(|it| it.split("```").next()).collect();
+    let pieces = pieces(text, "rust");
     if pieces.is_empty() {
         complaints.push(format!("{page}: it shows nothing of {program}"));
     }
@@ -53,5 +78,19 @@ mod tests {
         assert_eq!(complaints("impl X {\n    fn a() {\n        b();\n    }\n}\n", page), 0);
         assert_eq!(complaints("fn a() {\n    c();\n}\n", page), 1);
         assert_eq!(complaints("fn a() {}\n", "# X\n"), 1);
+    }
+
+    #[test]
+    fn a_page_that_leaves_something_out_is_noticed() {
+        let page = "```toml\n[dependencies]\na = \"1\"\n```\n\n```rust\nuse a::B;\n\nfn c() {}\n```\n";
+        let complaints = |sources: &str, manifest: &str| {
+            let mut complaints = Vec::new();
+            whole("p.md", page, sources, manifest, &mut complaints);
+            complaints.len()
+        };
+        let manifest = "[package]\n\n[dependencies]\na.workspace = true\n\n[lints]\nx = 1\n";
+        assert_eq!(complaints("//! A file.\n\nuse a::B;\n\nfn c() {}\n", manifest), 0);
+        assert_eq!(complaints("type D = B;\n", manifest), 1);
+        assert_eq!(complaints("", "[dependencies]\na = \"1\"\nb = \"2\"\n"), 1);
     }
 }

@@ -5,10 +5,13 @@ use std::path::Path;
 
 const GUIDE: &str = "docs/guides/fenced-writes.md";
 const STATEMENT: &str = "### SQLite, a writer";
+const TWO_STATEMENTS: &str = "### MySQL and MariaDB, a writer";
 
 /// A program of its own.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
+    /// Those of the library.
+    pub(crate) features: &'static str,
     pub(crate) dependencies: String,
     pub(crate) code: String,
 }
@@ -60,6 +63,54 @@ async fn main() -> Result<(), Failure> {
 }
 "#;
 
+/// Each of these begins with a server of its own.
+const SQLX_ON_MYSQL: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let server = lockkeeper_servers::MariaDb::start(Default::default()).await?;
+    let pool = sqlx::mysql::MySqlPool::connect(&server.url()).await?;
+    sqlx::query(lockkeeper::sql::mysql::MysqlFences::DDL).execute(&pool).await?;
+    for (fence, good) in fences(&file)? {
+        let mut tx = pool.begin().await?;
+        assert_eq!(check(&mut tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
+const DIESEL_ON_MYSQL: &str = r#"
+fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(lockkeeper_servers::MariaDb::start(Default::default()))?;
+    let mut connection = MysqlConnection::establish(&server.url())?;
+    diesel::sql_query(lockkeeper::sql::mysql::MysqlFences::DDL).execute(&mut connection)?;
+    for (fence, good) in fences(&file)? {
+        connection.transaction(|tx| -> Result<(), Failure> {
+            assert_eq!(check(tx, NAME, fence)?, good);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+"#;
+const SEA_ON_MYSQL: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let server = lockkeeper_servers::MariaDb::start(Default::default()).await?;
+    let database = Database::connect(server.url()).await?;
+    database.execute_unprepared(lockkeeper::sql::mysql::MysqlFences::DDL).await?;
+    for (fence, good) in fences(&file)? {
+        let tx = database.begin().await?;
+        assert_eq!(check(&tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
+
 const KINDS: &[Kind] = &[
     (
         "sqlx 0.8",
@@ -91,6 +142,31 @@ const KINDS: &[Kind] = &[
     ),
 ];
 
+/// The same on a server.
+const ON_MYSQL: &[Kind] = &[
+    (
+        "sqlx 0.9 on MariaDB",
+        "### By sqlx, on MySQL and MariaDB",
+        "sqlx = { version = \"0.9\", default-features = false, features = [\"mysql\", \"runtime-tokio\"] }\n",
+        "",
+        SQLX_ON_MYSQL,
+    ),
+    (
+        "diesel 2 on MariaDB",
+        "### By diesel, on MySQL and MariaDB",
+        "diesel = { version = \"2\", default-features = false, features = [\"mysql\"] }\n",
+        "use diesel::prelude::*;\nuse diesel::sql_types::{BigInt, Text};\n",
+        DIESEL_ON_MYSQL,
+    ),
+    (
+        "sea-orm 1 on MariaDB",
+        "### By sea-orm, on MySQL and MariaDB",
+        "sea-orm = { version = \"1\", default-features = false, features = [\"runtime-tokio\", \"sqlx-mysql\"] }\n",
+        "use sea_orm::{\n    ConnectionTrait, Database, DatabaseTransaction, DbBackend, Statement, TransactionTrait,\n};\n",
+        SEA_ON_MYSQL,
+    ),
+];
+
 /// Two guards of one lock, and what must become of their fences.
 const FENCES: &str = r#"
 const NAME: &str = "orders/42";
@@ -118,20 +194,26 @@ pub(crate) fn programs(root: &Path) -> Result<Vec<Program>, String> {
     let page = fs::read_to_string(root.join(GUIDE)).map_err(|it| format!("{GUIDE}: {it}"))?;
     let block =
         |heading: &str| block(&page, heading).ok_or_else(|| format!("{GUIDE}: no code under `{heading}`"));
-    let statement = block(STATEMENT)?;
-    let program = |(name, heading, needs, uses, main): &Kind| {
+    let statement = format!("const FENCE: &str = r\"{}\";\n", block(STATEMENT)?);
+    let two = block(TWO_STATEMENTS)?.split_once(";\n");
+    let (raise, seen) = two.ok_or_else(|| format!("{GUIDE}: not two statements under `{TWO_STATEMENTS}`"))?;
+    let two = format!("const RAISE: &str = r\"{raise}\";\nconst SEEN: &str = r\"{seen}\";\n");
+    let servers = root.join("crates/lockkeeper-servers");
+    let servers = format!("lockkeeper-servers = {{ path = \"{}\" }}\n", servers.display());
+    let program = |(name, heading, needs, uses, main): &Kind, statements: &str, more: &str| {
         let function = block(heading)?;
-        let fence = format!("const FENCE: &str = r\"{statement}\";\n");
-        let code = format!("use lockkeeper::Fence;\n{uses}\n{fence}{FENCES}\n{function}{main}");
-        Ok(Program { name, dependencies: format!("{TOKIO}{needs}"), code })
+        let code = format!("use lockkeeper::Fence;\n{uses}\n{statements}{FENCES}\n{function}{main}");
+        let features = if more.is_empty() { "\"sqlite\"" } else { "\"mysql\", \"sqlite\"" };
+        Ok(Program { name, features, dependencies: format!("{TOKIO}{more}{needs}"), code })
     };
-    KINDS.iter().map(program).collect()
+    let files = KINDS.iter().map(|it| program(it, &statement, ""));
+    files.chain(ON_MYSQL.iter().map(|it| program(it, &two, &servers))).collect()
 }
 
 /// The first code below a heading.
 fn block<'a>(page: &'a str, heading: &str) -> Option<&'a str> {
     let (_, below) = page.split_once(&format!("\n{heading}\n"))?;
-    let below = below.split("\n#").next()?;
+    let below = below.split("\n##").next()?;
     let (_, code) = below.split_once("```")?;
     code.split_once('\n')?.1.split_once("```").map(|it| it.0)
 }
