@@ -21,21 +21,13 @@ struct Broken {
 pub(crate) async fn break_lock(target: &Target, args: &Break) -> Result<u8> {
     let key = args.lock.key()?;
     let store = target.open().await?;
-    let (mut shown, meant) = (Vec::new(), args.fence.map(Fence::from_u64));
-    if !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal() {
-        let info = store.inspect.show(&key).await.map_err(|it| target.failure(it))?;
-        shown = info.map(|it| it.holders).unwrap_or_default();
-        shown.retain(|it| meant.is_none() || it.fence == meant);
-        if !shown.is_empty() && !agreed(&key, &shown) {
-            output::say("nothing was broken");
-            return Ok(exit::NO);
-        }
-    }
-    let broken = match meant {
-        Some(fence) => only(store.inspect.as_ref(), &key, fence).await,
-        None => take_away(store.inspect.as_ref(), &key, &shown).await.map_err(Failure::from),
+    let meant = args.fence.map(Fence::from_u64);
+    let may_ask = !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal();
+    let broken = broken(store.inspect.as_ref(), &key, meant, may_ask.then_some(agreed as Ask)).await;
+    let Some(broken) = broken.map_err(|it| target.failure(it))? else {
+        output::say("nothing was broken");
+        return Ok(exit::NO);
     };
-    let broken = broken.map_err(|it| target.failure(it))?;
     let code = if meant.is_some() && broken.is_empty() { exit::NO } else { 0 };
     if args.lock.json.json {
         let (name, broken) = (key.to_string(), broken.iter().map(view::Holder::of).collect());
@@ -57,6 +49,37 @@ pub(crate) async fn break_lock(target: &Target, args: &Break) -> Result<u8> {
     Ok(code)
 }
 
+/// Shows holders to somebody, who says whether to break them.
+type Ask = fn(&Key, &[Occupant]) -> bool;
+
+/// Take the lock away, if whoever is asked agrees: who lost it. `None` if the answer is no.
+async fn broken(
+    store: &dyn DynInspect,
+    key: &Key,
+    meant: Option<Fence>,
+    ask: Option<Ask>,
+) -> Result<Option<Vec<Occupant>>> {
+    let Some(ask) = ask else {
+        return match meant {
+            Some(fence) => only(store, key, fence).await.map(Some),
+            None => Ok(Some(store.break_lock(key).await?)),
+        };
+    };
+    let mut shown = store.show(key).await?.map(|it| it.holders).unwrap_or_default();
+    shown.retain(|it| meant.is_none() || it.fence == meant);
+    // Whoever comes after this look was shown to nobody.
+    if shown.is_empty() {
+        return Ok(Some(shown));
+    }
+    if !ask(key, &shown) {
+        return Ok(None);
+    }
+    match meant {
+        Some(fence) => only(store, key, fence).await.map(Some),
+        None => Ok(Some(those(store, key, &shown).await?)),
+    }
+}
+
 /// Take the lock from the holder with this fence.
 async fn only(store: &dyn DynInspect, key: &Key, fence: Fence) -> Result<Vec<Occupant>> {
     match store.break_holder(key, fence).await? {
@@ -67,13 +90,13 @@ async fn only(store: &dyn DynInspect, key: &Key, fence: Fence) -> Result<Vec<Occ
     }
 }
 
-/// Take the lock from those who were shown, where the store can tell them from others; without any, from whoever holds it.
-async fn take_away(
+/// Take the lock from those who were shown, where the store can tell them from others.
+async fn those(
     store: &dyn DynInspect,
     key: &Key,
     shown: &[Occupant],
 ) -> std::result::Result<Vec<Occupant>, Fault> {
-    if shown.is_empty() || shown.iter().any(|it| it.fence.is_none()) {
+    if shown.iter().any(|it| it.fence.is_none()) {
         return store.break_lock(key).await;
     }
     let mut broken = Vec::new();
@@ -99,4 +122,87 @@ fn agreed(key: &Key, holders: &[Occupant]) -> bool {
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use lockkeeper::spi::{Finding, Inspect, LockInfo, Memory};
+    use lockkeeper::{Guard, Locker};
+
+    use super::*;
+
+    /// A store where somebody takes the lock right after each look at it; whoever held it before lets go.
+    #[derive(Debug)]
+    struct Changing {
+        store: Memory,
+        locker: Locker,
+        held: Mutex<Option<Guard>>,
+    }
+
+    impl Changing {
+        fn new() -> Self {
+            let store = Memory::default();
+            Changing { locker: Locker::new(store.clone()), store, held: Mutex::default() }
+        }
+
+        async fn change(&self, key: &Key) {
+            drop(self.held.lock().unwrap().take());
+            let guard = self.locker.lock(key).await.unwrap();
+            *self.held.lock().unwrap() = Some(guard);
+        }
+
+        /// Whether the store still knows the last who took it.
+        async fn is_held(&self, key: &Key) -> bool {
+            let last = self.held.lock().unwrap().as_ref().map(Guard::fence);
+            let seen = Inspect::show(&self.store, key).await.unwrap();
+            seen.is_some_and(|it| it.holders.iter().any(|it| it.fence == last))
+        }
+    }
+
+    impl Inspect for Changing {
+        async fn list(&self, prefix: &str) -> std::result::Result<Vec<LockInfo>, Fault> {
+            Inspect::list(&self.store, prefix).await
+        }
+
+        async fn show(&self, key: &Key) -> std::result::Result<Option<LockInfo>, Fault> {
+            let seen = Inspect::show(&self.store, key).await?;
+            self.change(key).await;
+            Ok(seen)
+        }
+
+        async fn break_lock(&self, key: &Key) -> std::result::Result<Vec<Occupant>, Fault> {
+            Inspect::break_lock(&self.store, key).await
+        }
+
+        async fn break_holder(&self, key: &Key, fence: Fence) -> std::result::Result<Outcome, Fault> {
+            Inspect::break_holder(&self.store, key, fence).await
+        }
+
+        async fn doctor(&self) -> std::result::Result<Vec<Finding>, Fault> {
+            Inspect::doctor(&self.store).await
+        }
+    }
+
+    #[tokio::test]
+    async fn who_was_not_shown_is_not_broken() {
+        let (store, key) = (Changing::new(), Key::new("x").unwrap());
+        let nobody_is_asked: Ask = |_, _| panic!("there was nobody to ask about");
+        let lost = broken(&store, &key, None, Some(nobody_is_asked)).await.unwrap().unwrap();
+        assert!(lost.is_empty() && store.is_held(&key).await, "it was free when it was looked at: {lost:?}");
+        let lost = broken(&store, &key, None, Some(|_, shown| shown.len() == 1)).await.unwrap().unwrap();
+        assert!(lost.is_empty() && store.is_held(&key).await, "whoever was shown is gone: {lost:?}");
+        let refused = broken(&store, &key, None, Some(|_, _| false)).await.unwrap();
+        assert!(refused.is_none() && store.is_held(&key).await);
+    }
+
+    #[tokio::test]
+    async fn without_a_question_whoever_holds_it_is_broken() {
+        let (store, key) = (Changing::new(), Key::new("x").unwrap());
+        assert!(broken(&store, &key, None, None).await.unwrap().unwrap().is_empty());
+        store.change(&key).await;
+        let lost = broken(&store, &key, None, None).await.unwrap().unwrap();
+        assert!(lost.len() == 1 && !store.is_held(&key).await, "{lost:?}");
+    }
 }

@@ -45,10 +45,14 @@ impl Serving {
 
     /// The first bytes of the answer, and the connection.
     fn ask(&self, method: &str, path: &str, enough: &'static str) -> (String, TcpStream) {
+        self.ask_with(method, path, "Content-Length: 0\r\n\r\n", enough)
+    }
+
+    /// The same with the rest of the request: more headers, and a body.
+    fn ask_with(&self, method: &str, path: &str, rest: &str, enough: &'static str) -> (String, TcpStream) {
         let (address, token) = (self.address.clone(), self.token.clone());
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Length: 0\r\n\r\n"
-        );
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n{rest}");
         within("the answer", move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(request.as_bytes()).unwrap();
@@ -111,6 +115,30 @@ fn it_reads_its_token_from_a_file_and_only_reads_unless_allowed() {
     send(serving.child.id(), Signal::INT);
     within("it ends", move || serving.child.wait().unwrap());
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_break_is_there_if_it_is_allowed_and_is_told_on_standard_error() {
+    let store = Store::new();
+    let listen = ["serve", "--listen", "127.0.0.1:0", "--allow", "locks"];
+    let mut serving =
+        Serving::with_its_token(&mut store.lockkeeper(listen.iter().chain(&["--allow", "break"])));
+    let (granted, holder) = serving.ask("POST", "/v1/locks/x?ttl=60s", "granted");
+    let fence = granted.split_once("\"fence\":\"").unwrap().1.split('"').next().unwrap().to_owned();
+    let body = format!("{{\"name\":\"x\",\"fence\":\"{fence}\"}}");
+    let rest = format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let (answer, _) = serving.ask_with("POST", "/v1/break/x", &rest, "broken");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let told = serving.told(&format!("broke `x`, fence {fence}, held by "));
+    assert!(told.contains(", asked for by 127.0.0.1:"), "{told}");
+    store.expect_empty();
+    drop(holder);
+    send(serving.child.id(), Signal::TERM);
+    within("it ends", move || serving.child.wait().unwrap());
+    let mut reading = Serving::with_its_token(&mut store.lockkeeper(listen));
+    assert!(reading.ask_with("POST", "/v1/break/x", &rest, "}").0.starts_with("HTTP/1.1 404"));
+    send(reading.child.id(), Signal::TERM);
+    within("it ends", move || reading.child.wait().unwrap());
 }
 
 /// Nobody is left to give the lock back; the store does it when the ttl is over.

@@ -1,4 +1,5 @@
-//! `run --at-least`, `once`, `elect` and `leader` by real processes on real servers: one story, told on each.
+//! `run --at-least`, `once`, `elect` and `leader` by real processes on real servers: one story, told on each. And a server that
+//! endangers locks.
 #![cfg(all(feature = "redis", feature = "postgres", feature = "mysql"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -136,6 +137,20 @@ async fn on_zookeeper_where_locks_end_with_their_process_and_memos_do_not() {
         store.expect_empty();
         runs_once(store);
         elects(store);
+    })
+    .await;
+}
+
+/// A server that throws keys away when its memory is full throws locks away.
+#[tokio::test]
+async fn a_danger_fails_the_doctor() {
+    let options = servers::RedisOptions::default().set("maxmemory", "100mb");
+    let server = servers::Redis::start(options.set("maxmemory-policy", "allkeys-lru")).await.unwrap();
+    on(server.url(), |store| {
+        let said = store.output(["doctor"]);
+        assert_eq!(code(&said), 1, "{said:?}");
+        let said = text(&said.stdout);
+        assert!(said.contains("allkeys-lru") && said.lines().any(|it| it.starts_with("danger ")), "{said}");
     })
     .await;
 }

@@ -3,7 +3,7 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> lockkeeper::Result<()> {
-//! // Install your recorder first: what is counted before goes nowhere, and stays there.
+//! // Install your recorder before a locker is built: what is counted before goes nowhere, and stays there.
 //! let store = lockkeeper::open("memory:").await?;
 //! let locker = store.locker.observer(lockkeeper_metrics::ToMetrics::new()).build();
 //! locker.lock("orders/42").await?.release().await?;
@@ -14,14 +14,15 @@
 //! Names are those of [`Meter::openmetrics_name`](lockkeeper::meters::Meter::openmetrics_name), such as `lockkeeper_lost_total`, with the labels of
 //! [`METERS`], `store` and, if it has a name, `locker`. The key is never a label. Dashboards and alerts of the
 //! repository read them as they are, if your recorder keeps histograms as histograms:
-//! [`bounds`](lockkeeper::meters::bounds) are the buckets they expect.
+//! [`bounds`](lockkeeper::meters::bounds) are the buckets they expect. Counters are there as soon as a locker is built, at
+//! zero: an alert on an increase rings for the first one, too.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lockkeeper::meters::{Kind, METERS, Meter, Reading, readings};
+use lockkeeper::meters::{Kind, METERS, Meter, Reading, counters_at_zero, readings};
 use lockkeeper::observe::{Event, Observer, Source};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 
@@ -51,7 +52,11 @@ impl Observer for ToMetrics {
 
     fn for_locker(&self, source: &Source<'_>) -> Option<Arc<dyn Observer>> {
         metrics::with_recorder(|recorder| METERS.iter().for_each(|it| describe(recorder, it)));
-        Some(Arc::new(OfLocker::new(source)))
+        let of_locker = OfLocker::new(source);
+        for it in counters_at_zero() {
+            of_locker.handle(&it).add(it.value);
+        }
+        Some(Arc::new(of_locker))
     }
 }
 
@@ -90,8 +95,8 @@ enum Handle {
 impl Handle {
     fn add(&self, value: f64) {
         match self {
-            // A counter counts one at a time.
-            Handle::Counter(it) => it.increment(1),
+            // A counter counts one at a time, or it only begins.
+            Handle::Counter(it) => it.increment(u64::from(0.0 < value)),
             Handle::Gauge(it) => it.increment(value),
             Handle::Histogram(it) => it.record(value),
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::meters::METERS;
+use lockkeeper::meters::{Kind, METERS};
 use lockkeeper::spi::Memory;
 use lockkeeper::{Locker, Meters};
 use lockkeeper_metrics::ToMetrics;
@@ -103,6 +103,27 @@ impl Recorder for Book {
     }
 }
 
+/// All counters that the recorder was told of, with their values.
+fn counters_of(book: &Book) -> BTreeMap<String, f64> {
+    let told = book.told.lock().unwrap();
+    told.iter().filter(|it| it.0.contains("_total ")).map(|(series, it)| (series.clone(), it.0)).collect()
+}
+
+/// The counters that `Meters` has, all still zero.
+fn counters_at_zero(meters: &Meters) -> BTreeMap<String, f64> {
+    let series = meters.snapshot().series;
+    let counters = series.iter().filter(|it| it.meter.kind == Kind::Counter);
+    let zeros: BTreeMap<_, _> = counters
+        .map(|it| {
+            assert_eq!(it.value.count(), 0);
+            let labels: Vec<_> = it.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            (format!("{} {}", it.meter.openmetrics_name(), labels.join(",")), 0.0)
+        })
+        .collect();
+    assert!(zeros.keys().any(|it| it.contains("lockkeeper_lost_total")), "{zeros:?}");
+    zeros
+}
+
 /// One test: the recorder is the process's.
 #[tokio::test]
 async fn a_recorder_hears_what_meters_count() {
@@ -110,6 +131,7 @@ async fn a_recorder_hears_what_meters_count() {
     metrics::set_global_recorder(book.clone()).unwrap_or_else(|_| panic!("nobody else installs one"));
     let builder = Locker::builder(Memory::default()).name("payments");
     let locker = builder.observer(ToMetrics::new()).observer(meters.clone()).build();
+    assert_eq!(counters_of(&book), counters_at_zero(&meters), "the first loss is an increase");
     for key in 0..1_000 {
         drop(locker.lock(format!("orders/{key}")).await.unwrap());
     }

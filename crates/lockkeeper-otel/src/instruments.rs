@@ -1,6 +1,6 @@
 //! The meters of the table as instruments of OpenTelemetry.
 
-use lockkeeper::meters::{Kind, METERS, Reading, bounds, readings};
+use lockkeeper::meters::{Kind, METERS, Reading, bounds, counters_at_zero, readings};
 use lockkeeper::observe::Event;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
@@ -32,6 +32,13 @@ impl Instruments {
         Instruments(METERS.iter().map(make).collect())
     }
 
+    /// The counters of a locker are there from the start.
+    pub(crate) fn begin(&self, labels: &[KeyValue]) {
+        for it in counters_at_zero() {
+            self.add(&it, labels);
+        }
+    }
+
     pub(crate) fn observe(&self, event: &Event<'_>, labels: &[KeyValue]) {
         readings(event, &mut |reading| self.add(&reading, labels));
     }
@@ -41,8 +48,8 @@ impl Instruments {
         let own = reading.labels().map(|(name, value)| KeyValue::new(name, value));
         let labels: Vec<KeyValue> = labels.iter().cloned().chain(own).collect();
         match &self.0[at] {
-            // A counter counts one at a time.
-            Instrument::Counter(it) => it.add(1, &labels),
+            // A counter counts one at a time, or it only begins.
+            Instrument::Counter(it) => it.add(u64::from(0.0 < reading.value), &labels),
             Instrument::UpDown(it) => it.add(if reading.value < 0.0 { -1 } else { 1 }, &labels),
             Instrument::Histogram(it) => it.record(reading.value, &labels),
         }

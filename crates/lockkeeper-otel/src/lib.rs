@@ -122,7 +122,9 @@ where
     }
 
     fn for_locker(&self, source: &Source<'_>) -> Option<Arc<dyn Observer>> {
-        Some(Arc::new(self.of(source)))
+        let of_locker = self.of(source);
+        of_locker.instruments.begin(&of_locker.labels);
+        Some(Arc::new(of_locker))
     }
 }
 

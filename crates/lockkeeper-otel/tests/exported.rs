@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper::spi::{Clock, Memory};
@@ -168,4 +169,42 @@ async fn metrics_have_the_names_of_the_table_and_no_keys() {
     assert!(labels.contains(&KeyValue::new("end", "released")), "{labels:?}");
     let AggregatedMetrics::I64(MetricData::Sum(held)) = find("lockkeeper.held") else { panic!("no sum") };
     assert_eq!(held.data_points().map(SumDataPoint::value).sum::<i64>(), 1);
+}
+
+/// An alert on an increase does not see a counter that is born with one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_are_there_before_the_first_lock() {
+    let exported = Exported::new();
+    let meters = lockkeeper::Meters::new();
+    let builder = exported.observe(Locker::builder(Memory::default())).observer(meters.clone());
+    let _locker = builder.name("payments").build();
+    exported.meters.force_flush().unwrap();
+    let mut told = Vec::new();
+    for metric in exported
+        .metrics
+        .get_finished_metrics()
+        .unwrap()
+        .iter()
+        .flat_map(ResourceMetrics::scope_metrics)
+        .flat_map(ScopeMetrics::metrics)
+    {
+        let AggregatedMetrics::U64(MetricData::Sum(sum)) = metric.data() else { continue };
+        for point in sum.data_points() {
+            assert_eq!(point.value(), 0, "{metric:?}");
+            let labels = point.attributes().map(|it| (it.key.to_string(), it.value.to_string())).collect();
+            told.push((metric.name().to_owned(), labels));
+        }
+    }
+    let series = meters.snapshot().series;
+    let counters = series.iter().filter(|it| it.meter.kind == lockkeeper::meters::Kind::Counter);
+    let mut known: Vec<(String, BTreeMap<String, String>)> = counters
+        .map(|it| {
+            let labels = it.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            (it.meter.name.to_owned(), labels)
+        })
+        .collect();
+    told.sort();
+    known.sort();
+    assert!(known.iter().any(|it| it.0 == "lockkeeper.lost"), "{known:?}");
+    assert_eq!(told, known);
 }

@@ -17,26 +17,39 @@ use hyper_util::service::TowerToHyperService;
 use crate::state::State;
 use crate::{gate, locks, tokens};
 
+/// Where a request comes from, in words: an address, or a user of this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer(pub(crate) Arc<str>);
+
 /// What each connection asks.
 #[derive(Clone)]
 pub(crate) struct Front {
     state: Arc<State>,
     routes: TowerToHyperService<Router>,
+    peer: Option<Peer>,
 }
 
 impl Front {
     /// Before these routes, which have no gate of their own.
     pub(crate) fn new(state: Arc<State>, routes: Router) -> Self {
-        Front { state, routes: TowerToHyperService::new(routes) }
+        Front { state, routes: TowerToHyperService::new(routes), peer: None }
     }
 
-    async fn answer(self, request: Request) -> Response {
-        match Short::of(&self.state, &request) {
-            Some(short) => short.answer(self.state, request).await,
-            None => match self.routes.call(request).await {
-                Ok(answer) => answer,
-                Err(never) => match never {},
-            },
+    /// The same for one connection, and where that comes from.
+    pub(crate) fn of(&self, peer: &str) -> Self {
+        Front { peer: Some(Peer(peer.into())), ..self.clone() }
+    }
+
+    async fn answer(self, mut request: Request) -> Response {
+        if let Some(short) = Short::of(&self.state, &request) {
+            return short.answer(self.state, request).await;
+        }
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
+        match self.routes.call(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
         }
     }
 }

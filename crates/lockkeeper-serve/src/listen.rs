@@ -13,8 +13,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use lockkeeper_core::{Clock, Error, Result};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::front::Front;
@@ -122,7 +122,7 @@ impl std::fmt::Display for Listen {
 
 async fn bind_socket(path: &Path) -> io::Result<Bound> {
     if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
-        if tokio::net::UnixStream::connect(path).await.is_ok() {
+        if UnixStream::connect(path).await.is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
         }
         std::fs::remove_file(path)?;
@@ -241,11 +241,14 @@ impl Connections {
         loop {
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
             let accepted = match &listener.0 {
-                Bound::Tcp(it, _) => it.accept().await.map(|(stream, _)| {
+                Bound::Tcp(it, _) => it.accept().await.map(|(stream, address)| {
                     careful(&stream);
-                    self.serve(stream, graceful, room);
+                    self.serve(stream, &address.to_string(), graceful, room);
                 }),
-                Bound::Unix(it, _) => it.accept().await.map(|(stream, _)| self.serve(stream, graceful, room)),
+                Bound::Unix(it, _) => it.accept().await.map(|(stream, _)| {
+                    let peer = user(&stream);
+                    self.serve(stream, &peer, graceful, room);
+                }),
             };
             if accepted.is_err() {
                 // Too many files are open, or the client is gone already.
@@ -254,7 +257,7 @@ impl Connections {
         }
     }
 
-    fn serve<S>(&self, stream: S, graceful: &GracefulShutdown, room: tokio::sync::OwnedSemaphorePermit)
+    fn serve<S>(&self, stream: S, peer: &str, graceful: &GracefulShutdown, room: OwnedSemaphorePermit)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
@@ -262,7 +265,7 @@ impl Connections {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_PATIENCE)
             .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), self.front.clone());
+            .serve_connection(TokioIo::new(stream), self.front.of(peer));
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             // A client that goes away is no news: what it held is given back.
@@ -270,6 +273,13 @@ impl Connections {
             drop(room);
         });
     }
+}
+
+/// Whose process is at the other end of a socket.
+fn user(stream: &UnixStream) -> String {
+    let Ok(peer) = stream.peer_cred() else { return "this machine".into() };
+    let process = peer.pid().map(|it| format!(", process {it}")).unwrap_or_default();
+    format!("user {}{process}", peer.uid())
 }
 
 /// Small lines are sent at once, and a host that vanished without a word is noticed.

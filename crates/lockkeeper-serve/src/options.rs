@@ -143,7 +143,7 @@ impl Serve {
         self
     }
 
-    /// Be told of every break: what, which fence, whom.
+    /// Be told of every break in a line: what, which fence, whom, by whom and when.
     pub fn on_break(mut self, told: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.state.on_break = Some(Told(Arc::new(told)));
         self

@@ -49,6 +49,9 @@ pub(crate) struct Role {
     pub(crate) standing: usize,
 }
 
+/// As of which look it was asked who leads, and the answer. Held while the store is asked.
+type AskedFor = Arc<Mutex<Option<(Moment, Option<Leader>)>>>;
+
 /// What the doctor said, or why it could not be asked.
 pub(crate) type Diagnosis = Result<Vec<Finding>, String>;
 
@@ -61,6 +64,7 @@ pub(crate) struct Watch {
     changes: std::sync::Mutex<VecDeque<Change>>,
     doctor: Mutex<Option<(Moment, Arc<Diagnosis>)>>,
     roles: Mutex<Option<(Moment, Arc<Vec<Role>>)>>,
+    leaders: std::sync::Mutex<BTreeMap<String, AskedFor>>,
     busiest: std::sync::Mutex<Sketch>,
     /// Holders that were gone when their time was over.
     ran_out: AtomicU64,
@@ -76,6 +80,7 @@ impl Watch {
             changes: std::sync::Mutex::default(),
             doctor: Mutex::default(),
             roles: Mutex::default(),
+            leaders: std::sync::Mutex::default(),
             busiest: std::sync::Mutex::default(),
             ran_out: AtomicU64::new(0),
         }
@@ -144,6 +149,28 @@ impl Watch {
         let roles = Arc::new(roles);
         *last = Some((self.clock.now(), roles.clone()));
         roles
+    }
+
+    /// Who leads, if this lock is somebody's role; asked for once for each look at most, whoever shows it.
+    pub(crate) async fn leader(&self, locker: &Locker, seen: &Seen, name: &str) -> Option<Leader> {
+        let asked = self.asked_for(name);
+        let mut last = asked.lock().await;
+        if let Some((_, leader)) = last.as_ref().filter(|it| seen.at <= it.0) {
+            return leader.clone();
+        }
+        // Most locks are nobody's role, and some stores keep no memos.
+        let leader = locker.leader(name).await.ok().flatten();
+        *last = Some((seen.at, leader.clone()));
+        leader
+    }
+
+    fn asked_for(&self, name: &str) -> AskedFor {
+        let mut known = self.leaders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if ROLES_ASKED_MAX <= known.len() && !known.contains_key(name) {
+            // Those that nobody asks for just now are asked for again when somebody does.
+            known.retain(|_, it| 1 < Arc::strong_count(it));
+        }
+        known.entry(name.to_owned()).or_default().clone()
     }
 
     /// The names whose holders were seen to change most.

@@ -17,6 +17,7 @@ use thirtyfour::prelude::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_console_in_a_real_browser() {
     let browser = Browser::start().await;
+    what_breaks_the_policy_is_seen(&browser).await;
     locks_come_and_go(&browser).await;
     a_lock_of_another_process_is_seen_until_its_ttl(&browser).await;
     hostile_names_are_inert(&browser).await;
@@ -26,6 +27,22 @@ async fn the_console_in_a_real_browser() {
     whoever_came_after_the_one_that_was_shown_is_spared(&browser).await;
     roles_permits_hot_names_and_doubts(&browser).await;
     browser.ends().await;
+}
+
+/// What no page of ours does.
+const NONE: [&str; 0] = [];
+
+/// The other cases say that nothing breaks the policy of a page: here something does, and is blocked.
+async fn what_breaks_the_policy_is_seen(browser: &Browser) {
+    let server = Server::at("memory:").await;
+    browser.enter(&server).await;
+    assert_eq!(browser.violations().await, NONE);
+    let plant = "const it = document.createElement('script'); it.textContent = 'window.planted = 1'; \
+         document.body.append(it); new Image().src = 'https://elsewhere.invalid/x.png';";
+    browser.js(plant).await;
+    assert!(browser.js("return window.planted").await.is_null());
+    assert_eq!(browser.violations().await, ["inline", "https://elsewhere.invalid/x.png"]);
+    server.ends().await;
 }
 
 async fn locks_come_and_go(browser: &Browser) {
@@ -62,7 +79,7 @@ async fn locks_come_and_go(browser: &Browser) {
     browser.shows("#count", "1 lock").await;
     browser.press("table.list td a", &Key::Enter).await;
     browser.shows("p.name", "by-keyboard").await;
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 
@@ -99,7 +116,7 @@ async fn a_lock_of_another_process_is_seen_until_its_ttl(browser: &Browser) {
     until("it counts down", || async { browser.text("[data-left]").await != left }).await;
     child.kill().await.unwrap();
     browser.hides("#live", "by-child").await;
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 
@@ -119,7 +136,7 @@ async fn hostile_names_are_inert(browser: &Browser) {
     browser.shows("#link", "live").await;
     assert!(browser.js("return window.hacked").await.is_null());
     assert_eq!(browser.js("return document.querySelectorAll('main img, main script').length").await, 0);
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 
@@ -200,7 +217,7 @@ async fn a_holder_is_broken_by_hand(browser: &Browser) {
     assert_eq!(held.event_of("lost").await["reason"], "taken");
     browser.shows("#live", "Nobody waits").await;
     browser.shows("ul.changes", "no longer holds it").await;
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     drop((held, waiting));
     other.ends().await;
     server.ends().await;
@@ -229,7 +246,7 @@ async fn whoever_came_after_the_one_that_was_shown_is_spared(browser: &Browser) 
     })
     .await;
     browser.shows("dl", now["fence"].as_str().unwrap()).await;
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 
@@ -262,7 +279,7 @@ async fn roles_permits_hot_names_and_doubts(browser: &Browser) {
         "nothing to press"
     );
     pictures(browser, "two-phase").await;
-    assert_eq!(browser.violations().await, serde_json::json!([]));
+    assert_eq!(browser.violations().await, NONE);
     drop((role, held));
     server.ends().await;
 }

@@ -4,9 +4,13 @@
 
 mod common;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Server, TOKEN, fence, sqlite, until, within};
+use lockkeeper_core::inspect::Severity;
 use lockkeeper_serve::{HotNames, InDoubt, InDoubts, Serve};
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
@@ -165,6 +169,29 @@ async fn losses_are_on_the_overview() {
 }
 
 #[tokio::test]
+async fn the_doctors_page_has_what_the_doctor_found() {
+    let (folder, url) = sqlite();
+    let server = Server::at(&url).await;
+    // A file that everybody may write is warned of.
+    drop(server.lock("x").await);
+    std::fs::set_permissions(folder.path().join("locks.db"), Permissions::from_mode(0o666)).unwrap();
+    let findings = server.inspect.doctor().await.unwrap();
+    assert!(findings.iter().any(|it| it.severity == Severity::Warning), "{findings:?}");
+    let page = ask(&server, "GET", "/doctor", &cookie(&server).await, "").await.2;
+    let text = |it: &str| {
+        let pairs = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+        pairs.iter().fold(it.to_owned(), |text, (from, to)| text.replace(*from, to))
+    };
+    // What is as it should be may have other numbers by now.
+    for it in findings.iter().filter(|it| it.severity != Severity::Fine) {
+        assert!(page.contains(&text(&it.what)) && page.contains(&text(&it.remedy)), "{it:?}: {page}");
+    }
+    let sections = page.matches("<section class=\"finding").count();
+    assert_eq!(sections, findings.len(), "{page}");
+    server.ends().await;
+}
+
+#[tokio::test]
 async fn so_many_browsers_listen_and_no_more() {
     let server = Server::at("memory:").await;
     let mut browsers = Vec::new();
@@ -188,7 +215,12 @@ async fn so_many_browsers_listen_and_no_more() {
 #[tokio::test]
 async fn only_the_holder_that_was_shown_can_be_broken() {
     let (_folder, url) = sqlite();
-    let server = Server::with(&url, |it| it, |it| it.allow_locks().allow_break()).await;
+    let told = Arc::<Mutex<Vec<String>>>::default();
+    let hears = told.clone();
+    let serve = move |it: Serve| {
+        it.allow_locks().allow_break().on_break(move |line| hears.lock().unwrap().push(line.to_owned()))
+    };
+    let server = Server::with(&url, |it| it, serve).await;
     let cookie = cookie(&server).await;
     let json = "Content-Type: application/json\r\n";
     let ours = format!("Origin: http://127.0.0.1:{}\r\n", server.port);
@@ -211,12 +243,18 @@ async fn only_the_holder_that_was_shown_can_be_broken() {
         (right.clone(), "x", &"no number".to_owned(), 400),
         (right.clone(), "x", &seen, 409),
     ] {
-        let told = attempt(&headers, name, fence).await;
-        assert_eq!(told.0, status, "{headers} {name} {fence}: {}", told.1);
+        let answer = attempt(&headers, name, fence).await;
+        assert_eq!(answer.0, status, "{headers} {name} {fence}: {}", answer.1);
         assert_eq!(server.shown("x").await["holders"].as_array().unwrap().len(), 1, "nothing was broken");
     }
-    let (status, told) = attempt(&right, "x", &now).await;
-    assert_eq!((status, &told["broken"]["fence"]), (200, &now.as_str().into()), "{told}");
+    assert!(told.lock().unwrap().is_empty(), "nothing was broken, so nothing is told: {told:?}");
+    let (status, done) = attempt(&right, "x", &now).await;
+    assert_eq!((status, &done["broken"]["fence"]), (200, &now.as_str().into()), "{done}");
+    let told = told.lock().unwrap().join("\n");
+    let (line, peer) = told.split_once(", asked for by 127.0.0.1:").unwrap();
+    assert!(line.starts_with(&format!("broke `x`, fence {now}, held by ")), "{told}");
+    let (port, time) = peer.split_once(" at ").unwrap();
+    assert!(port.parse::<u16>().is_ok() && time.ends_with('Z') && time.starts_with('2'), "{told}");
     assert!(server.shown("x").await["holders"].as_array().unwrap().is_empty());
     drop(second);
     server.ends().await;

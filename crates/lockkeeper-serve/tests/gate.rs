@@ -4,10 +4,13 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
 use common::{Server, TOKEN, sqlite, until};
+use lockkeeper_core::Clock;
 use lockkeeper_serve::{Listen, Serve};
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 async fn status(server: &Server, method: &str, path: &str, host: &str, more: &str) -> (u16, Value) {
@@ -35,6 +38,23 @@ async fn nothing_but_health_is_told_without_the_token() {
     assert_eq!(status(&server, "POST", "/v1/locks/x", &host, "").await.0, 401);
     assert_eq!(status(&server, "GET", "/health", &host, "").await.0, 200);
     assert_eq!(status(&server, "GET", "/openapi.json", &host, "").await.0, 200);
+    server.ends().await;
+}
+
+/// So that guessing is slow. Whoever shows none is told at once that one is needed.
+#[tokio::test]
+async fn a_wrong_token_is_answered_late() {
+    let server = Server::at("memory:").await;
+    let (host, clock) = (format!("127.0.0.1:{}", server.port), Clock::boot());
+    let length = |it: &str| format!("Content-Length: {}\r\n\r\n{it}", it.len());
+    let wrong = "Authorization: Bearer wrong-token-here\r\nContent-Length: 0\r\n\r\n".to_owned();
+    for (method, path, rest) in [("GET", "/v1/locks", wrong), ("POST", "/login", length("token=wrong"))] {
+        let begun = clock.now();
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{rest}");
+        assert_eq!(server.raw(&request).await.0, 401, "{path}");
+        let took = clock.now() - begun;
+        assert!(Duration::from_millis(200) <= took, "{path} was answered after {took:?}");
+    }
     server.ends().await;
 }
 
@@ -84,13 +104,15 @@ async fn every_answer_tells_browsers_to_keep_out() {
     for path in ["/health", "/v1/locks", "/v1/nothing"] {
         let head = server.begin("GET", path).await.head.to_lowercase();
         for wanted in [
-            "content-security-policy: default-src 'none'",
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+             img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
             "x-content-type-options: nosniff",
             "cache-control: no-store",
             "referrer-policy: same-origin",
             "cross-origin-resource-policy: same-origin",
+            "cross-origin-opener-policy: same-origin",
         ] {
-            assert!(head.contains(wanted), "{path} lacks {wanted}: {head}");
+            assert_eq!(head.lines().filter(|it| *it == wanted).count(), 1, "{path} lacks {wanted}: {head}");
         }
     }
     server.ends().await;

@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod by_table;
 mod openmetrics;
 
-use std::collections::BTreeMap;
 use std::future::Future as _;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use lockkeeper::meters::{CLASSES_MAX, Kind, METERS, TWO_PHASE_METERS, readings};
-use lockkeeper::observe::{Event, Observer};
+use by_table::ByTable;
+use lockkeeper::meters::{CLASSES_MAX, METERS, TWO_PHASE_METERS};
 use lockkeeper::spi::{Clock, Memory};
 use lockkeeper::{Fence, FencedError, Key, Locker, Meters, Owner};
 use openmetrics::read;
@@ -174,22 +173,6 @@ async fn hostile_names_stay_values() {
     );
 }
 
-type Totals = BTreeMap<(&'static str, Vec<String>), f64>;
-
-/// Counts by the table alone, as adapters do.
-#[derive(Clone, Debug, Default)]
-struct ByTable(Arc<Mutex<Totals>>);
-
-impl Observer for ByTable {
-    fn observe(&self, event: &Event<'_>) {
-        readings(event, &mut |it| {
-            let labels = it.labels().map(|(name, value)| format!("{name}={value}")).collect();
-            let value = if it.meter.kind == Kind::Histogram { 1.0 } else { it.value };
-            *self.0.lock().unwrap().entry((it.meter.name, labels)).or_default() += value;
-        });
-    }
-}
-
 #[tokio::test]
 async fn meters_and_the_table_agree() {
     let (meters, by_table) = (Meters::new(), ByTable::default());
@@ -220,17 +203,9 @@ async fn meters_and_the_table_agree() {
         task.await.unwrap();
     }
     locker.shutdown(Duration::from_secs(60)).await.unwrap();
-    let snapshot = meters.snapshot();
-    let by_table = by_table.0.lock().unwrap().clone();
-    assert!(by_table.len() > 5, "{by_table:?}");
-    for ((meter, labels), count) in by_table {
-        let labels: Vec<(&str, &str)> = labels.iter().map(|it| it.split_once('=').unwrap()).collect();
-        let ours = snapshot.sum(meter, &labels);
-        assert!(
-            (count - f64::from(u32::try_from(ours).unwrap())).abs() < 0.5,
-            "{meter} {labels:?}: {count} {ours}"
-        );
-    }
+    let (told, counted) = by_table.beside(&meters);
+    assert!(told.len() > 5, "{told:?}");
+    assert_eq!(told, counted);
 }
 
 #[test]

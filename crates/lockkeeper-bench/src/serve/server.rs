@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use lockkeeper_serve::{Listen, Serve};
+use lockkeeper::Meters;
+use lockkeeper_serve::{HotNames, Listen, Serve};
 
 use super::client::Client;
 use crate::Answer;
@@ -16,12 +17,14 @@ pub(super) const TOKEN: &str = "a-token-of-the-benchmark";
 /// `URL PATH`: serves this store on that socket until its input ends.
 pub(crate) fn work(words: &[String]) -> Answer<()> {
     let [url, path] = words else { return Err("usage: URL PATH".into()) };
-    // As the command does.
+    // All as the command does.
     let threads = lockkeeper_serve::worker_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
-        let store = lockkeeper::open(url).await?;
-        let serve = Serve::with(store.locker.build(), store.inspect, TOKEN)?.allow_locks();
+        let (store, meters, hot) = (lockkeeper::open(url).await?, Meters::new(), HotNames::default());
+        let locker = store.locker.observer(meters.clone()).observer(hot.clone()).build();
+        let serve = Serve::with(locker, store.inspect, TOKEN)?.allow_locks().hot_names(hot);
+        let serve = serve.metrics(move || meters.openmetrics());
         let listener = Listen::parse(&format!("unix:{path}"))?.bind().await?;
         writeln!(std::io::stdout(), "ready")?;
         let ended = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_line(&mut String::new()));
@@ -61,7 +64,7 @@ impl Serving {
         Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
     }
 
-    /// Connect, hold a lock, let go of it.
+    /// Connect, hold a lock, let go of it: the connection is closed, and nobody waits for what the server does then.
     pub(super) async fn hold_once(&self, name: &str) -> Answer<()> {
         Client::hold(self, name).await.map(drop)
     }

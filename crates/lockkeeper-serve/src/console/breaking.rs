@@ -1,17 +1,21 @@
 //! `POST /v1/break/NAME`: take a lock from the holder that was shown, and from nobody else.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State as Of};
 use axum::http::{HeaderMap, StatusCode, header};
+use lockkeeper_core::clock::time_of_day;
 use lockkeeper_core::inspect::Broken;
 use lockkeeper_core::{Fence, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Refusal, Result, ok};
 use crate::ask::whole;
+use crate::front::Peer;
 use crate::locks::name_in;
 use crate::state::State;
 use crate::view::Holder;
@@ -35,6 +39,7 @@ struct Done {
 pub(crate) async fn break_holder(
     Of(state): Of<Arc<State>>,
     path: std::result::Result<Path<String>, PathRejection>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result {
@@ -56,7 +61,13 @@ pub(crate) async fn break_holder(
     match state.inspect.break_holder(&key, Fence::from_u64(fence)).await? {
         Broken::Lost(occupant) => {
             let broken = Holder::of(&occupant);
-            state.tell(&format!("broke `{key}`, fence {fence}, held by {}", who(&broken.who)));
+            // Where the router is mounted elsewhere, nobody here knows where a request comes from.
+            let peer = peer.as_ref().map_or("somebody", |it| &*it.0.0);
+            let now = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time_of_day());
+            let holder = who(&broken.who);
+            state.tell(&format!(
+                "broke `{key}`, fence {fence}, held by {holder}, asked for by {peer} at {now}"
+            ));
             Ok(ok(&Done { name: key.to_string(), broken }))
         }
         Broken::Changed => Err(Refusal::new(

@@ -303,8 +303,7 @@ pub(crate) async fn lock(
     for it in &lock.foreign {
         let _ = write!(live, "<p class=\"banner\">{}</p>", foreign(it));
     }
-    // Most locks are nobody's role, and some stores keep no memos.
-    if let Ok(Some(leader)) = state.locker.leader(name).await {
+    if let Some(leader) = state.watch.leader(&state.locker, &seen, name).await {
         let age = running(millis(leader.age), "for");
         let _ =
             write!(live, "<h2>Leads</h2><p>{} since {age}, term {}</p>", foreign(&leader.value), leader.term);

@@ -108,12 +108,20 @@ impl Browser {
         self.driver.find(By::Css(css)).await.unwrap().send_keys(text).await.unwrap();
     }
 
-    /// What broke the policy of the page so far; earlier reports are told, too.
-    pub(crate) async fn violations(&self) -> serde_json::Value {
+    /// What broke the policy of the page so far, in the order it was blocked; what came before this call is told, too.
+    ///
+    /// The observer hands what it has to its callback and forgets it, so it is kept there. Reports come in tasks of
+    /// their own: one that is planted last is a mark, and all that happened before it have come by then.
+    pub(crate) async fn violations(&self) -> Vec<String> {
         let script = "const done = arguments[arguments.length - 1]; \
-             const seen = new ReportingObserver((it) => {}, {types: ['csp-violation'], buffered: true}); \
-             seen.observe(); setTimeout(() => done(seen.takeRecords().map((it) => it.body.blockedURL || 'inline')), 50);";
-        self.driver.execute_async(script, Vec::new()).await.unwrap().json().clone()
+             const all = [], mark = 'https://mark.invalid/' + Math.random(); \
+             const seen = new ReportingObserver((some) => { \
+               all.push(...some.map((it) => it.body.blockedURL || 'inline')); \
+               if (all.includes(mark)) { seen.disconnect(); done(all.filter((it) => it.indexOf('https://mark.invalid/') !== 0)); } \
+             }, {types: ['csp-violation'], buffered: true}); \
+             seen.observe(); fetch(mark).catch(() => {});";
+        let seen = within("the reports of the page", self.driver.execute_async(script, Vec::new())).await;
+        seen.unwrap().convert().unwrap()
     }
 
     /// A picture for people, below the folder of build results.

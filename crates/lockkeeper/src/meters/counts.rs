@@ -9,7 +9,7 @@ use lockkeeper_core::Key;
 use lockkeeper_core::observe::{Event, Observer, Verb};
 
 use super::places::Places;
-use super::table::{self, End, LOSSES, Meter, PARTS, SECONDS, Way};
+use super::table::{self, End, KINDS, LOSSES, Meter, PARTS, RENEWED, SECONDS, VERBS, Way};
 use super::text::{Series, Value};
 use super::{CLASSES_MAX, Classify};
 
@@ -209,11 +209,11 @@ pub(super) struct Counts {
     /// Apart by class, if that was asked for: then `all` has those of the class beyond the cap.
     classes: Option<Classes>,
     wait: [Times; 2],
-    store_times: [Times; 3],
+    store_times: [Times; VERBS.len()],
     margin: Buckets<{ PARTS.len() + 1 }>,
-    renewals: [Count; 3],
+    renewals: [Count; RENEWED.len()],
     lost: [Count; LOSSES.len()],
-    faults: [[Count; 2]; 3],
+    faults: [[Count; KINDS.len()]; VERBS.len()],
     abandoned: Count,
     fences_refused: Mutex<Vec<(&'static str, u64)>>,
 }
@@ -247,20 +247,12 @@ impl Classes {
     }
 }
 
-const VERBS: [Verb; 3] = [Verb::Turn, Verb::Renew, Verb::Leave];
-const KINDS: [&str; 2] = ["transient", "permanent"];
-const RENEWALS: [&str; 3] = ["ok", "lost", "fault"];
-
 fn place(words: &[&str], word: &str) -> usize {
     words.iter().position(|it| *it == word).unwrap_or(words.len() - 1)
 }
 
 fn of_verb(verb: Verb) -> usize {
-    match verb {
-        Verb::Renew => 1,
-        Verb::Leave => 2,
-        _ => 0,
-    }
+    VERBS.iter().position(|it| *it == verb).unwrap_or_default()
 }
 
 impl Counts {
@@ -301,7 +293,7 @@ impl Counts {
             Event::Asked { verb, took, answer, .. } => {
                 self.store_times[of_verb(*verb)].add(&NANOS, nanos(*took));
                 if *verb == Verb::Renew {
-                    self.renewals[place(&RENEWALS, table::renewal(*answer))].add();
+                    self.renewals[place(&RENEWED, table::renewal(*answer))].add();
                 }
             }
             Event::Renewed { ttl, left, .. } => {
@@ -357,12 +349,12 @@ impl Counts {
         self.counters(&labels, out);
     }
 
-    /// Counters are there from the start: whoever looks at their growth must see the first one, too.
+    /// Those of [`table::counters_at_zero`] are there from the start.
     fn counters(&self, labels: &Labels<'_>, out: &mut Vec<Series>) {
         let mut count = |meter, words: &[&str], it: &Count| {
             out.push(labels.series(meter, words, Value::Counter(it.get())));
         };
-        for (outcome, it) in RENEWALS.into_iter().zip(&self.renewals) {
+        for (outcome, it) in RENEWED.into_iter().zip(&self.renewals) {
             count(&table::RENEWALS, &[outcome], it);
         }
         for (reason, it) in LOSSES.into_iter().zip(&self.lost) {

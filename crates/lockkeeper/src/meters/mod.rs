@@ -35,7 +35,7 @@ use counts::{Counts, OTHER, OfLocker};
 pub use table::{
     ABANDONED, ACQUIRE, DAMAGED, FAULTS, FENCES_REFUSED, HELD, HOLD, IN_DOUBT, IN_DOUBT_AGE, Kind, LOST,
     MARGIN, METERS, Meter, PARTS, RENEWALS, Reading, SECONDS, STORE, TWO_PHASE, TWO_PHASE_METERS, WAIT,
-    WAITING, bounds, readings,
+    WAITING, bounds, counters_at_zero, readings,
 };
 pub use text::{Series, Snapshot, Value};
 

@@ -227,6 +227,11 @@ pub struct Reading {
 }
 
 impl Reading {
+    fn of(meter: &'static Meter, values: [&'static str; 2], value: f64) -> Self {
+        let label = |at: usize| (meter.labels.get(at).copied().unwrap_or_default(), values[at]);
+        Reading { meter, labels: [label(0), label(1)], value }
+    }
+
     /// The labels that it has.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.labels.into_iter().filter(|it| !it.1.is_empty())
@@ -252,10 +257,7 @@ impl Reading {
 /// # let _ = Printing;
 /// ```
 pub fn readings(event: &Event<'_>, tell: &mut dyn FnMut(Reading)) {
-    let mut add = |meter: &'static Meter, values: [&'static str; 2], value: f64| {
-        let label = |at: usize| (meter.labels.get(at).copied().unwrap_or_default(), values[at]);
-        tell(Reading { meter, labels: [label(0), label(1)], value });
-    };
+    let mut add = |meter, values, value| tell(Reading::of(meter, values, value));
     if let Some((way, took)) = Way::of(event) {
         add(&ACQUIRE, way.words(), took.as_secs_f64());
         add(&WAITING, ["", ""], -1.0);
@@ -280,8 +282,7 @@ pub fn readings(event: &Event<'_>, tell: &mut dyn FnMut(Reading)) {
         }
         Event::Renewed { ttl, left, .. } => add(&MARGIN, ["", ""], part(*left, *ttl)),
         Event::Faulted { verb, fault, .. } => {
-            let kind = if fault.is_transient() { "transient" } else { "permanent" };
-            add(&FAULTS, [verb.word(), kind], 1.0);
+            add(&FAULTS, [verb.word(), KINDS[usize::from(!fault.is_transient())]], 1.0);
         }
         Event::Lost { reason, .. } => add(&LOST, [loss(*reason), ""], 1.0),
         Event::Abandoned { .. } => add(&ABANDONED, ["", ""], 1.0),
@@ -294,6 +295,33 @@ pub fn readings(event: &Event<'_>, tell: &mut dyn FnMut(Reading)) {
     }
 }
 
+/// The counters that are there from the start, each at zero. Whoever looks at the growth of a counter must see the first
+/// one, too: a series that is born with one has not grown. Counters of what has no fixed list of words, such as the
+/// checkers of fences, are not among them.
+///
+/// ```
+/// use lockkeeper::meters::{LOST, counters_at_zero};
+///
+/// let mut losses = counters_at_zero().into_iter().filter(|it| it.meter == &LOST);
+/// assert!(losses.any(|it| it.labels().any(|label| label == ("reason", "taken")) && it.value == 0.0));
+/// ```
+pub fn counters_at_zero() -> Vec<Reading> {
+    let mut all = vec![Reading::of(&ABANDONED, ["", ""], 0.0)];
+    all.extend(RENEWED.map(|outcome| Reading::of(&RENEWALS, [outcome, ""], 0.0)));
+    all.extend(LOSSES.map(|reason| Reading::of(&LOST, [reason, ""], 0.0)));
+    for verb in VERBS {
+        all.extend(KINDS.map(|kind| Reading::of(&FAULTS, [verb.word(), kind], 0.0)));
+    }
+    all
+}
+
+/// What a store is asked.
+pub(super) const VERBS: [Verb; 4] = [Verb::Turn, Verb::Renew, Verb::Lower, Verb::Leave];
+/// The kinds of faults.
+pub(super) const KINDS: [&str; 2] = ["transient", "permanent"];
+/// The answers to renewals.
+pub(super) const RENEWED: [&str; 3] = ["ok", "lost", "fault"];
+
 /// The part of a ttl that is left.
 pub(super) fn part(left: Duration, ttl: Duration) -> f64 {
     if ttl.is_zero() { 0.0 } else { left.as_secs_f64() / ttl.as_secs_f64() }
@@ -301,9 +329,9 @@ pub(super) fn part(left: Duration, ttl: Duration) -> f64 {
 
 pub(super) fn renewal(answer: Answer) -> &'static str {
     match answer {
-        Answer::Held => "ok",
-        Answer::Lost => "lost",
-        _ => "fault",
+        Answer::Held => RENEWED[0],
+        Answer::Lost => RENEWED[1],
+        _ => RENEWED[2],
     }
 }
 
@@ -327,6 +355,7 @@ pub(super) enum Way {
     HandedOn,
     Reentered,
     Shared,
+    Warm,
     Busy,
     TimedOut,
     Refused,
@@ -335,11 +364,12 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 9] = [
+    pub(super) const ALL: [Way; 10] = [
         Way::FromStore,
         Way::HandedOn,
         Way::Reentered,
         Way::Shared,
+        Way::Warm,
         Way::Busy,
         Way::TimedOut,
         Way::Refused,
@@ -356,6 +386,7 @@ impl Way {
                     GrantedBy::HandOn => Way::HandedOn,
                     GrantedBy::Reentry => Way::Reentered,
                     GrantedBy::Sharing => Way::Shared,
+                    GrantedBy::Warm => Way::Warm,
                     _ => Way::FromStore,
                 };
                 (way, local.saturating_add(*remote))
@@ -376,6 +407,7 @@ impl Way {
             Way::HandedOn => ["granted", "hand_on"],
             Way::Reentered => ["granted", "reentry"],
             Way::Shared => ["granted", "sharing"],
+            Way::Warm => ["granted", "warm"],
             Way::Busy => ["busy", ""],
             Way::TimedOut => ["timed_out", ""],
             Way::Refused => ["refused", ""],
