@@ -319,6 +319,9 @@ async fn resolve(
                 "{left}; without it nobody knows whether all branches are prepared"
             )));
         }
+        if prepared.is_empty() {
+            return Err(Error::invalid(format!("nothing of {id} is prepared, so nothing can be committed")));
+        }
         write_by_hand(desk, id, &prepared, fence).await?;
     }
     let mut branches: BTreeMap<(u32, String), Option<String>> =

@@ -125,6 +125,22 @@ async fn a_lost_guard_keeps_every_branch_out() {
     let error = transfer(&paused, "c").await.unwrap_err();
     assert!(matches!(error, Error::Aborted { .. }) && error.to_string().contains("stale"), "{error}");
     assert_eq!(site.state(&bank).await.0, 80, "two of three were done");
+    // Whichever branch is asked first, alone and beside others.
+    for beside in [true, false] {
+        let (take, [give, _]) = bank.statements("d");
+        let work = office.transaction().guarded_by(&paused);
+        let work = work.on("stock", async move |db: &mut Conn| Ok(db.query_drop(give).await?));
+        let told = if beside {
+            work.on("orders", async move |db: &Client| Ok(db.batch_execute(&take).await?)).commit().await
+        } else {
+            work.commit().await
+        };
+        let Err(Error::Aborted { by, source, .. }) = told else {
+            panic!("{beside}: the guard is old: {told:?}")
+        };
+        assert!(by.as_deref() == Some("stock") && source.to_string().contains("stale"), "{by:?}: {source}");
+    }
+    assert_eq!(site.state(&bank).await.1, 120, "nothing was given");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
