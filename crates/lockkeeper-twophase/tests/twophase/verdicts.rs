@@ -69,7 +69,8 @@ async fn a_decision_between_two_looks_is_not_called_aborted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn who_is_told_unknown_learns_the_verdict_when_the_log_is_back() {
     let site = Site::start().await;
-    for arrives in [true, false] {
+    // Whether the decision arrives, and whether the log's server dies with its answer on the way.
+    for (arrives, dies) in [(true, false), (false, false), (true, true)] {
         let bank = site.bank_with(Place::BesideOrders).await;
         let proxy = Proxy::start(site.postgres.port()).await.unwrap();
         let log = bank.log.replace(&site.postgres.address(), &proxy.address());
@@ -89,6 +90,10 @@ async fn who_is_told_unknown_learns_the_verdict_when_the_log_is_back() {
         let told = transfer.await;
         let Err(Error::Unknown { id, .. }) = &told else { panic!("nobody can know it: {told:?}") };
         assert_eq!(rows(&bank).await, if arrives { "commit" } else { "" });
+        if dies {
+            site.postgres.kill().unwrap();
+            site.postgres.start().await.unwrap();
+        }
         proxy.accept().await.unwrap();
         let settled = async {
             while rows(&bank).await.is_empty()
@@ -102,6 +107,6 @@ async fn who_is_told_unknown_learns_the_verdict_when_the_log_is_back() {
         assert_eq!(rows(&bank).await, if arrives { "commit" } else { "abort" });
         until_nothing_is_left(&office).await;
         assert_eq!(office.verdict(id).await.unwrap() == Verdict::Committed, arrives);
-        assert_eq!(site.check(&bank, &format!("unknown, it arrives: {arrives}")).await, arrives);
+        assert_eq!(site.check(&bank, &format!("unknown, it arrives: {arrives}, {dies}")).await, arrives);
     }
 }
