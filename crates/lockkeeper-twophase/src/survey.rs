@@ -1,6 +1,7 @@
 //! For people who look after a log: what is in doubt, recovery on demand, and rulings by hand.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use lockkeeper_core::clock::time_of_day;
@@ -51,7 +52,8 @@ pub struct Survey {
 }
 
 impl TwoPhase {
-    /// Look at the log and at all participants. Changes nothing.
+    /// Look at the log and at all participants. Changes nothing in them. Of each seat with something in doubt the lock is asked
+    /// for, and given back: an office that starts in that moment takes another seat.
     ///
     /// # Errors
     /// [`Error::Invalid`] for bad names; [`Error::Unavailable`] if the log or the lock store does not answer.
@@ -294,9 +296,14 @@ async fn survey(desk: &Desk) -> Result<Survey> {
         doubt.branches.push((branch.participant, Some(true)));
     }
     let mut transactions: Vec<InDoubt> = found.into_values().collect();
+    let mut held: BTreeMap<u32, bool> = BTreeMap::new();
     for it in &mut transactions {
         it.branches.sort();
-        it.attended = is_held(desk, it.id.seat()).await?;
+        let seat = it.id.seat();
+        if let Entry::Vacant(unknown) = held.entry(seat) {
+            unknown.insert(is_held(desk, seat).await?);
+        }
+        it.attended = held.get(&seat).copied().unwrap_or(false);
     }
     let (damages, participants) = (desk.log.damages().await?, desk.log.participants().await?);
     Ok(Survey { transactions, damages, unreachable, findings, participants })
