@@ -34,7 +34,7 @@ pub(crate) async fn doctor(target: &Target, args: Doctor) -> Result<u8> {
     // Whoever has locks and participants of two-phase commit asks once for both.
     let participants = crate::two_phase::findings(target).await?;
     findings.extend(participants.into_iter().map(|(whose, it)| {
-        Finding::new(it.severity, format!("participant {whose}: {}", it.what), it.consequence, it.remedy)
+        Finding::new(it.severity, format!("{whose}: {}", it.what), it.consequence, it.remedy)
     }));
     // The worst first: it is what the reader came for.
     findings.sort_by_key(|it| std::cmp::Reverse(it.severity));

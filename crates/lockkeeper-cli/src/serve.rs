@@ -41,9 +41,9 @@ mod there {
         #[arg(long, requires = "token_file")]
         behind_proxy: bool,
 
-        /// Show on the console what two-phase commit left in doubt: the log, `sqlite:PATH`
+        /// Show on the console what two-phase commit left in doubt: the log, `sqlite:PATH`, `postgres://…` or `mysql://…`
         #[cfg(feature = "twophase")]
-        #[arg(long = "2pc-log", value_name = "URL", env = "LOCKKEEPER_2PC_LOG")]
+        #[arg(long = "2pc-log", value_name = "URL", env = "LOCKKEEPER_2PC_LOG", hide_env_values = true)]
         two_phase_log: Option<String>,
 
         /// A participant of it, as the programs name it; may be given several times. In the variable blanks stand between them

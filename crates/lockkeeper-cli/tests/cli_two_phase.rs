@@ -146,6 +146,14 @@ async fn what_is_in_doubt_is_listed_and_recovered() {
     failed(&common::output(&mut site.store.lockkeeper(["2pc", "ls"])), 64);
     let nowhere = site.output(&["ls", "--log", "sqlite:/proc/nowhere/2pc.db"]);
     assert!(failed(&nowhere, 69).contains("there is no log"));
+    // Nor is anything said of a log whose seats nobody can look at.
+    drop(TwoPhase::open(&site.log(), &lockkeeper::connect("memory:").await.unwrap()).await.unwrap());
+    for command in [&["ls"][..], &["recover"], &["recover", "--json"]] {
+        let blind = [command, &["--url", "postgres://nobody@127.0.0.1:1/none"]].concat();
+        let end = site.output(&blind);
+        failed(&end, 69);
+        assert_eq!(text(&end.stdout), "", "{command:?}");
+    }
 
     let decided = site.leave(1, Point::Decided).await;
     let undecided = site.leave(2, Point::AllPrepared).await;
@@ -168,6 +176,7 @@ async fn what_is_in_doubt_is_listed_and_recovered() {
     assert!(table.contains("undecided") && table.contains("stock: prepared"), "{table}");
     let plan = site.said(&["recover", "--dry-run"], 1);
     assert!(plan.contains(&format!("{undecided} is to be rolled back")), "{plan}");
+    assert_eq!(site.json(&["recover", "--dry-run", "--json"], 1), list, "the same in JSON");
     assert_eq!(site.json(&["ls", "--json"], 1), list, "nothing was done");
 
     // A participant that is not named is named to the reader, and no branch of it is guessed.
@@ -209,7 +218,10 @@ async fn a_person_may_decide_and_what_that_splits_is_kept_as_damage() {
     assert_eq!(site.moves(1).await, both("0"));
     site.said(&["resolve", id, "--commit", "--yes"], 0);
     assert_eq!(site.moves(1).await, both("1"));
-    site.said(&["recover"], 0);
+    let nothing = site.json(&["recover", "--json"], 0);
+    for list in ["transactions", "damages", "unreachable"] {
+        assert_eq!(nothing[list], Value::Array(vec![]), "{nothing}");
+    }
 
     let decided = site.leave(2, Point::Decided).await;
     let id = decided.as_str();

@@ -29,6 +29,41 @@ fn help_and_version_go_to_standard_output_and_succeed() {
     }
 }
 
+/// The help of this command and of all below it.
+fn helps(path: &[&str], value: Option<(&[String], &str)>) -> Vec<(String, String)> {
+    let args: Vec<&str> = path.iter().copied().chain(["--help"]).collect();
+    let mut command = lockkeeper(&args);
+    for name in value.iter().flat_map(|it| it.0) {
+        command.env(name, value.map_or("", |it| it.1));
+    }
+    let end = output(&mut command);
+    assert_eq!(code(&end), 0, "{args:?}: {}", text(&end.stderr));
+    let help = text(&end.stdout);
+    let listed = help.split_once("\nCommands:\n").map_or("", |it| it.1).split("\n\n").next().unwrap();
+    let names = listed.lines().filter(|it| it.starts_with("  ") && !it.starts_with("   "));
+    let names = names.filter_map(|it| it.split_whitespace().next()).filter(|it| *it != "help");
+    let below = names.flat_map(|it| helps(&[path, &[it]].concat(), value)).collect::<Vec<_>>();
+    std::iter::once((path.join(" "), help.clone())).chain(below).collect()
+}
+
+#[test]
+fn no_help_shows_what_is_in_a_variable() {
+    let all = helps(&[], None);
+    let mut names: Vec<String> = Vec::new();
+    for (_, help) in &all {
+        let named = help.split("[env: ").skip(1).filter_map(|it| it.split([']', '=']).next());
+        names.extend(named.map(str::to_owned));
+    }
+    names.sort();
+    names.dedup();
+    assert!(all.len() > 12 && names.iter().any(|it| it == "LOCKKEEPER_URL"), "{names:?}");
+    #[cfg(feature = "twophase")]
+    assert!(names.iter().any(|it| it == "LOCKKEEPER_2PC_LOG"), "{names:?}");
+    for (command, help) in helps(&[], Some((&names, "postgres://shop:hunter2@db-1/log"))) {
+        assert!(!help.contains("hunter2"), "lockkeeper {command} --help: {help}");
+    }
+}
+
 #[test]
 fn bad_usage_exits_with_64() {
     let store = Store::new();

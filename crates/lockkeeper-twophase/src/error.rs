@@ -34,7 +34,7 @@ pub enum Error {
         /// Why.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// The log did not say whether the decision was written. Do not try again: ask [`Office::verdict`](crate::Office::verdict).
+    /// The log did not say whether the decision was written, or somebody ruled by hand before all had promised. Do not try again: ask [`Office::verdict`](crate::Office::verdict).
     #[error(
         "whether the transaction {id} is committed is not known yet: {source}; ask for its verdict, do not repeat it"
     )]
@@ -45,8 +45,8 @@ pub enum Error {
         /// What the log said.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// Our seat was taken by somebody else before the decision, who rolls back what we left. Nothing was committed. Open another
-    /// office to go on.
+    /// Our seat was taken by somebody else before the decision, who rolls back what we left. Nothing was committed, and the log
+    /// says so: not even a person can rule otherwise any more. Open another office to go on.
     #[error(
         "another coordinator took the seat of the transaction {id} before it was decided; it is rolled back"
     )]
@@ -55,7 +55,8 @@ pub enum Error {
         /// The transaction.
         id: TransactionId,
     },
-    /// Committed, but not everywhere: a participant has rolled back, by somebody else's hand, what it had promised to keep.
+    /// Committed, but not everywhere: a participant has rolled back, by somebody else's hand, what it had promised to keep, or
+    /// somebody ruled by hand about what it had not promised. If the log cannot note it now, the sweep does it later.
     #[error("the transaction {id} is damaged: {}", .branches.join("; "))]
     #[non_exhaustive]
     Damaged {

@@ -261,8 +261,8 @@ impl Office {
 
     /// What became of a transaction of this log. One that wrote nothing was never decided, and counts as aborted.
     ///
-    /// One that had a single branch is not in the log: its participant is asked, and if it has not committed, it cannot any
-    /// more from then on.
+    /// One that had a single branch is not in the log: all participants that the log knows are asked, and whoever has not
+    /// committed it cannot any more from then on. If one of them is not set up here, or does not answer, the verdict is unknown.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a transaction of another log; [`Error::Unavailable`] if the log does not answer.
@@ -376,6 +376,8 @@ impl Desk {
         }
         // Before the log is asked: what was under way then may have been decided since.
         let active = self.is_active(id);
+        // And who has the seat: between the two looks its holder may decide, end, and be replaced.
+        let newest = self.log.newest(id.seat()).await?;
         let (record, forgotten) = self.log.look(id).await?;
         if let Some(record) = record {
             return Ok(if record.ruling == Ruling::Commit { Verdict::Committed } else { Verdict::Aborted });
@@ -386,33 +388,38 @@ impl Desk {
         if active {
             return Ok(Verdict::Unknown("it is under way".into()));
         }
-        let newest = self.log.newest(id.seat()).await?;
         let ours = self.seat.get() == Some(&(id.seat(), id.fence()));
         if newest == id.fence() && !ours {
             let text =
                 "its coordinator may still decide; if it is dead, whoever takes its seat rolls it back";
             return Ok(Verdict::Unknown(text.into()));
         }
-        if id.is_lone() { Ok(self.verdict_of_one(id).await) } else { Ok(Verdict::Aborted) }
+        if id.is_lone() { self.verdict_of_one(id).await } else { Ok(Verdict::Aborted) }
     }
 
-    /// Ask the participants about a transaction that one of them may have committed alone. Whoever has not cannot any more.
-    async fn verdict_of_one(&self, id: &TransactionId) -> Verdict {
-        let mut silent = None;
-        for name in self.participants.keys() {
+    /// Ask all participants about a transaction that one of them may have committed alone. Whoever has not cannot any more.
+    async fn verdict_of_one(&self, id: &TransactionId) -> Result<Verdict> {
+        let noted = self.log.participants().await?;
+        let mut names: BTreeSet<&str> = self.participants.keys().map(String::as_str).collect();
+        // Also those that are not set up here: one of them may have it.
+        names.extend(noted.iter().map(|it| it.name.as_str()));
+        let mut silent = Vec::new();
+        for name in names {
             let asked = async {
                 let mut session = self.connect(name).await?;
                 let closed = timed(ANSWER_MAX, session.close_door(id)).await;
                 closed.map_err(|it| Error::unavailable(name, it))
             };
             match asked.await {
-                Ok(true) => return Verdict::Committed,
+                Ok(true) => return Ok(Verdict::Committed),
                 Ok(false) => {}
-                Err(error) => silent = Some(error),
+                Err(error) => silent.push(error.to_string()),
             }
         }
-        silent.map_or(Verdict::Aborted, |it| {
-            Verdict::Unknown(format!("one participant may have committed it alone: {it}"))
+        Ok(if silent.is_empty() {
+            Verdict::Aborted
+        } else {
+            Verdict::Unknown(format!("one participant may have committed it alone: {}", silent.join("; ")))
         })
     }
 }

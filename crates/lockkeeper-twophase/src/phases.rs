@@ -65,12 +65,11 @@ pub(crate) async fn conclude(plan: Plan) -> Result<Committed> {
     let asked = open.len();
     let mut voted = vote(&desk, open, until, lone, ways.keep_readers).await;
     if let Some((whose, reason)) = refusal(&mut voted) {
-        roll_back(&desk, active, voted).await;
-        return Err(Error::aborted(&id, Some(&whose), reason));
+        return Err(refused(&desk, active, voted, Some(&whose), reason).await);
     }
     if voted.len() < asked {
-        roll_back(&desk, active, voted).await;
-        return Err(Error::aborted(&id, None, "a vote was lost with the task that asked for it"));
+        let reason = "a vote was lost with the task that asked for it".into();
+        return Err(refused(&desk, active, voted, None, reason).await);
     }
     let branches: Vec<BranchRecord> = voted.iter().filter_map(record).collect();
     voted.retain(|it| !matches!(it.vote, Ok(Vote::ReadOnly)));
@@ -78,22 +77,58 @@ pub(crate) async fn conclude(plan: Plan) -> Result<Committed> {
     if voted.is_empty() && inside.is_none() {
         return Ok(Committed { id, pending: Vec::new() });
     }
-    if unwanted.load(Ordering::SeqCst) {
-        roll_back(&desk, active, voted).await;
-        return Err(Error::aborted(&id, None, "the caller went away before the decision"));
-    }
     let (ruling, decided, finished) = (Ruling::Commit, time_of_day().as_secs(), branches.is_empty());
     let record = Decision { id: id.clone(), ruling, note, branches, decided, finished };
+    if unwanted.load(Ordering::SeqCst) {
+        let gone: Cause = Arc::from(BoxError::from("the caller went away before the decision"));
+        if record.finished {
+            // Nobody has promised, so nobody can have ruled.
+            roll_back(&desk, active, voted).await;
+            return Err(Error::aborted(&id, None, gone));
+        }
+        return follow(&desk, active, voted, (record, None), Decided::Unsure(gone), ways.answer_early).await;
+    }
     let own = voted.iter().position(|it| matches!(it.vote, Ok(Vote::Ready)));
     let decided = match own.map(|at| voted.swap_remove(at).open) {
-        Some(own) if desk.is_home(&own.name.participant) => decide_inside(&desk, own, &record).await,
+        Some(own) if desk.is_home(&own.name.participant) => {
+            let whose = own.name.participant.clone();
+            let decided = decide_inside(&desk, own, &record).await;
+            return follow(&desk, active, voted, (record, Some(whose)), decided, ways.answer_early).await;
+        }
         Some(own) => return once(&desk, active, own).await,
         None => match desk.log.file() {
             Some(file) => file.decide_with(record.clone(), id.fence(), inside).await,
             None => desk.log.decide(record.clone()).await,
         },
     };
-    follow(&desk, active, voted, record, decided, ways.answer_early).await
+    follow(&desk, active, voted, (record, None), decided, ways.answer_early).await
+}
+
+/// Somebody cannot promise: everything is rolled back, unless somebody took our seat and ruled otherwise by hand.
+async fn refused(
+    desk: &Arc<Desk>,
+    active: Active,
+    voted: Vec<Voted>,
+    by: Option<&str>,
+    reason: BoxError,
+) -> Error {
+    let id = active.id.clone();
+    // As long as the seat is ours nobody can have ruled, and most of the time it is: then nothing is written. Rows stay locked
+    // meanwhile, so a log that is silent is not waited for long.
+    let seat = id.seat();
+    let newest = async { desk.log.newest(seat).await.map_err(|it| Trouble::Said(it.to_string())) };
+    let promised = voted.iter().any(|it| matches!(it.vote, Ok(Vote::Prepared(_))));
+    let taken = promised && timed(UNDO_MAX, newest).await.is_ok_and(|it| it != id.fence());
+    if taken && matches!(desk.log.rule_abort(&id).await, Ok(Ruling::Commit)) {
+        // The end of the sessions rolls back what has not promised, and frees for others what has.
+        drop(voted);
+        drop(active);
+        desk.wake.notify_one();
+        let source = format!("somebody ruled by hand to commit it, and not all can: {reason}");
+        return Error::Unknown { id, source: Arc::from(BoxError::from(source)) };
+    }
+    roll_back(desk, active, voted).await;
+    Error::aborted(&id, by, reason)
 }
 
 /// The commit of the branch that lives where the log does is the decision.
@@ -108,38 +143,44 @@ async fn decide_inside(desk: &Desk, own: Open, record: &Decision) -> Decided {
     }
 }
 
-/// Do what was decided, and find out what was if nobody said so.
+/// Do what was decided, and find out what was if nobody said so. `own` is the branch whose commit was to be the decision.
 async fn follow(
     desk: &Arc<Desk>,
     active: Active,
     voted: Vec<Voted>,
-    record: Decision,
+    (record, own): (Decision, Option<String>),
     decided: Decided,
     early: bool,
 ) -> Result<Committed> {
     let id = record.id.clone();
-    match decided {
-        Decided::Written => {}
-        Decided::Stale => {
-            desk.observer.tell(Point::Superseded, Some(&id), None);
-            roll_back(desk, active, voted).await;
-            return Err(Error::Superseded { id });
-        }
+    let mut lost = None;
+    let doubt = match decided {
+        Decided::Written => None,
         Decided::Failed(error) => {
             roll_back(desk, active, voted).await;
             return Err(Error::aborted(&id, None, error));
         }
+        // Whoever took the seat may have ruled by hand to commit, while we stood still.
+        Decided::Stale => Some(Arc::from(BoxError::from("another coordinator took its seat"))),
         Decided::Unsure(error) => {
             desk.observer.tell(Point::Doubted, Some(&id), None);
-            match desk.log.rule_abort(&id).await {
-                Ok(Ruling::Commit) => {}
-                Ok(Ruling::Abort) => return Err(ruled_out(desk, active, voted, error).await),
-                Err(_) => {
-                    // MariaDB lets nobody end a branch while the session that prepared it lives.
-                    drop(voted);
-                    desk.handle.spawn(settle_doubt(desk.clone(), active));
-                    return Err(Error::Unknown { id, source: error });
-                }
+            Some(error)
+        }
+    };
+    if let Some(error) = doubt {
+        let ruled = match desk.log.rule_abort(&id).await {
+            Ok(Ruling::Commit) => not_ours(desk, &record, own).await.map(Some),
+            Ok(Ruling::Abort) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match ruled {
+            Ok(Some(whose)) => lost = whose,
+            Ok(None) => return Err(ruled_out(desk, active, voted, error).await),
+            Err(_) => {
+                // MariaDB lets nobody end a branch while the session that prepared it lives.
+                drop(voted);
+                desk.handle.spawn(settle_doubt(desk.clone(), active));
+                return Err(Error::Unknown { id, source: error });
             }
         }
     }
@@ -148,10 +189,20 @@ async fn follow(
         let pending = voted.iter().map(|it| it.open.name.participant.clone()).collect();
         let desk = desk.clone();
         // What goes wrong is in the log, and the sweep goes on with it.
-        desk.handle.clone().spawn(async move { drop(carry_out(&desk, active, voted, record).await) });
+        desk.handle.clone().spawn(async move { drop(carry_out(&desk, active, voted, record, lost).await) });
         return Ok(Committed { id, pending });
     }
-    carry_out(desk, active, voted, record).await
+    carry_out(desk, active, voted, record, lost).await
+}
+
+/// The branch whose commit was to be the decision, if it was somebody else who decided: then it has not committed.
+async fn not_ours(desk: &Desk, record: &Decision, own: Option<String>) -> Result<Option<String>> {
+    if own.is_none() {
+        return Ok(None);
+    }
+    let told = |it: &Decision| (it.note.clone(), it.branches.clone(), it.decided);
+    let (found, _) = desk.log.look(&record.id).await?;
+    Ok(own.filter(|_| found.as_ref().map(told) != Some(told(record))))
 }
 
 /// It was not decided, and the log says abort now. Perhaps because our seat was taken.
@@ -334,6 +385,7 @@ async fn carry_out(
     active: Active,
     voted: Vec<Voted>,
     record: Decision,
+    lost: Option<String>,
 ) -> Result<Committed> {
     let mut tasks = Vec::new();
     for Voted { open, vote } in voted {
@@ -341,7 +393,8 @@ async fn carry_out(
         let whose = open.name.participant.clone();
         tasks.push((whose, desk.handle.spawn(commit_one(desk.clone(), open, proof))));
     }
-    let (mut pending, mut damaged) = (Vec::new(), Vec::new());
+    let found = |whose| (whose, "rolled back: it had not promised when somebody ruled by hand".to_owned());
+    let (mut pending, mut damaged) = (Vec::new(), lost.map(found).into_iter().collect::<Vec<_>>());
     for (whose, task) in tasks {
         match task.await {
             Ok(Settled::Done) => {}
@@ -351,7 +404,10 @@ async fn carry_out(
     }
     let id = record.id.clone();
     for (participant, found) in &damaged {
-        note_damage(desk, &id, participant, Ruling::Commit, found).await?;
+        if note_damage(desk, &id, participant, Ruling::Commit, found).await.is_err() {
+            // The caller hears of it all the same. The sweep finds it again, and notes it.
+            pending.push(participant.clone());
+        }
     }
     if pending.is_empty() {
         desk.observer.tell(Point::AllCommitted, Some(&id), None);
@@ -388,7 +444,9 @@ async fn commit_one(desk: Arc<Desk>, open: Open, proof: Option<String>) -> Settl
         };
         let settled = timed(ANSWER_MAX, again).await;
         let settled = settled.unwrap_or_else(|it| Settled::Pending(it.to_string()));
-        beyond_doubt(&desk, &name, settled).await.unwrap_or_else(|it| Settled::Pending(it.to_string()))
+        beyond_doubt(&desk, &name, Ruling::Commit, settled)
+            .await
+            .unwrap_or_else(|it| Settled::Pending(it.to_string()))
     };
     if settled == Settled::Done {
         desk.observer.tell(Point::Committed, Some(&name.id), Some(whose));
@@ -397,11 +455,19 @@ async fn commit_one(desk: Arc<Desk>, open: Open, proof: Option<String>) -> Settl
 }
 
 /// Damage only if nobody has finished the transaction meanwhile: whoever finishes it removes the witnesses that we look for.
-pub(crate) async fn beyond_doubt(desk: &Desk, name: &BranchName, settled: Settled) -> Result<Settled> {
+pub(crate) async fn beyond_doubt(
+    desk: &Desk,
+    name: &BranchName,
+    expected: Ruling,
+    settled: Settled,
+) -> Result<Settled> {
     if !matches!(settled, Settled::Damaged(_)) {
         return Ok(settled);
     }
     let (record, forgotten) = desk.log.look(&name.id).await?;
+    if record.as_ref().is_some_and(|it| it.ruling != expected) {
+        return Ok(Settled::Pending("somebody ruled otherwise meanwhile".into()));
+    }
     let finished = record.map_or(forgotten, |it| it.finished);
     if !finished {
         return Ok(settled);

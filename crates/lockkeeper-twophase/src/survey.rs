@@ -1,6 +1,7 @@
 //! For people who look after a log: what is in doubt, recovery on demand, and rulings by hand.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use lockkeeper_core::clock::time_of_day;
@@ -8,11 +9,14 @@ use lockkeeper_core::inspect::Finding;
 
 use crate::error::{Error, Result};
 use crate::id::{BranchName, TransactionId};
-use crate::log::{BranchRecord, Damage, Decided, Decision, ParticipantRecord, Ruling};
+use crate::log::{BranchRecord, Damage, Decided, Decision, ParticipantRecord, Ruling, Server};
 use crate::office::{Desk, TwoPhase, Verdict};
 use crate::participant::{ANSWER_MAX, Settled, timed};
 use crate::phases::note_damage;
 use crate::recover::{self, Left};
+
+/// Whose findings are those of the log's own server. No participant has such a name.
+const LOG: &str = "the log";
 
 /// A transaction of which some branch is prepared or has not followed the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +44,16 @@ pub struct Survey {
     pub damages: Vec<Damage>,
     /// Participants that could not be asked.
     pub unreachable: Vec<Left>,
-    /// What the doctor found at each participant, the worst first.
+    /// What the doctor found at each participant, the worst first. `the log` is the server of the log, if it is in one where
+    /// nobody takes part.
     pub findings: Vec<(String, Finding)>,
     /// Participants that the log knows.
     pub participants: Vec<ParticipantRecord>,
 }
 
 impl TwoPhase {
-    /// Look at the log and at all participants. Changes nothing.
+    /// Look at the log and at all participants. Changes nothing in them. Of each seat with something in doubt the lock is asked
+    /// for, and given back: an office that starts in that moment takes another seat.
     ///
     /// # Errors
     /// [`Error::Invalid`] for bad names; [`Error::Unavailable`] if the log or the lock store does not answer.
@@ -240,12 +246,25 @@ async fn ask(desk: &Desk) -> Asked {
         }
     }
     asked.prepared.retain(|it| it.id.log() == desk.log.id.0);
-    asked.findings.sort_by_key(|it| std::cmp::Reverse(it.1.severity));
     asked
 }
 
+/// What the doctor found where the log is, if no participant is there.
+async fn findings_of_log(desk: &Desk) -> Vec<(String, Finding)> {
+    let apart =
+        |_: &&Server| !desk.participants.values().any(|known| Some(&*known.place()) == desk.log.place());
+    let Some(server) = desk.log.server().filter(apart) else { return Vec::new() };
+    let found = server.findings().await.unwrap_or_else(|error| {
+        let what = format!("its settings cannot be asked: {error}");
+        vec![Finding::warning(what, "whether it keeps what was decided is not known", "look again")]
+    });
+    found.into_iter().map(|it| (String::from(LOG), it)).collect()
+}
+
 async fn survey(desk: &Desk) -> Result<Survey> {
-    let Asked { prepared, unreachable, findings } = ask(desk).await;
+    let Asked { prepared, unreachable, mut findings } = ask(desk).await;
+    findings.extend(findings_of_log(desk).await);
+    findings.sort_by_key(|it| std::cmp::Reverse(it.1.severity));
     let mut found: BTreeMap<TransactionId, InDoubt> = BTreeMap::new();
     for record in desk.log.unfinished(None).await? {
         let asked = |it: &str| {
@@ -277,9 +296,14 @@ async fn survey(desk: &Desk) -> Result<Survey> {
         doubt.branches.push((branch.participant, Some(true)));
     }
     let mut transactions: Vec<InDoubt> = found.into_values().collect();
+    let mut held: BTreeMap<u32, bool> = BTreeMap::new();
     for it in &mut transactions {
         it.branches.sort();
-        it.attended = is_held(desk, it.id.seat()).await?;
+        let seat = it.id.seat();
+        if let Entry::Vacant(unknown) = held.entry(seat) {
+            unknown.insert(is_held(desk, seat).await?);
+        }
+        it.attended = held.get(&seat).copied().unwrap_or(false);
     }
     let (damages, participants) = (desk.log.damages().await?, desk.log.participants().await?);
     Ok(Survey { transactions, damages, unreachable, findings, participants })
@@ -318,6 +342,9 @@ async fn resolve(
             return Err(Error::invalid(format!(
                 "{left}; without it nobody knows whether all branches are prepared"
             )));
+        }
+        if prepared.is_empty() {
+            return Err(Error::invalid(format!("nothing of {id} is prepared, so nothing can be committed")));
         }
         write_by_hand(desk, id, &prepared, fence).await?;
     }

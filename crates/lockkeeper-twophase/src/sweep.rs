@@ -192,7 +192,7 @@ async fn work(
 async fn judge(desk: &Desk, order: &Order, settled: Result<Settled, Trouble>) -> Result<Option<Left>> {
     let branch = &order.branch;
     let settled = match settled {
-        Ok(settled) => beyond_doubt(desk, branch, settled).await?,
+        Ok(settled) => beyond_doubt(desk, branch, order.ruling, settled).await?,
         Err(error) => Settled::Pending(error.to_string()),
     };
     match settled {

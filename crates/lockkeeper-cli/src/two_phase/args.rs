@@ -43,7 +43,7 @@ pub(super) enum Command {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Place {
     /// The log: `sqlite:PATH`, or a database, `postgres://…` or `mysql://…`
-    #[arg(long, value_name = "URL", env = "LOCKKEEPER_2PC_LOG")]
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_2PC_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 
     /// A participant, as the programs name it; may be given several times. In the variable blanks stand between them

@@ -93,7 +93,7 @@ async fn setup_with(locker: &Locker, place: &Place, make: bool) -> Result<TwoPha
     Ok(setup)
 }
 
-/// What the doctor says of participants, if a log is named that is there.
+/// What the doctor says of participants and of the log, if one is named that is there; and of whom.
 pub(crate) async fn findings(target: &Target) -> Result<Vec<(String, Finding)>> {
     let place = placed(target, &Place::from_variables())?;
     if place.log.is_none() || place.participants.is_empty() {
@@ -105,7 +105,9 @@ pub(crate) async fn findings(target: &Target) -> Result<Vec<(String, Finding)>> 
         let (so, remedy) = ("what it has prepared stays so", "start it, or correct its URL");
         (it.participant, Finding::danger(what, so, remedy))
     });
-    Ok(survey.findings.into_iter().chain(silent).collect())
+    // The log stands there under a name that no participant has.
+    let named = |whose: String| if whose == "the log" { whose } else { format!("participant {whose}") };
+    Ok(survey.findings.into_iter().chain(silent).map(|(whose, it)| (named(whose), it)).collect())
 }
 
 async fn survey(target: &Target, place: &Place) -> Result<Survey> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::clock::time_of_day;
+use lockkeeper_core::inspect::Finding;
 use tokio::sync::{mpsc, oneshot};
 
 use super::dialect::Dialect;
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     jobs: mpsc::UnboundedSender<Job>,
     pub(crate) dialect: Dialect,
     pub(super) place: String,
+    way: Participant,
 }
 
 impl Server {
@@ -43,8 +45,8 @@ impl Server {
     pub(super) async fn open(way: Participant, observer: Observer, make: bool) -> Result<(Server, LogId)> {
         let (dialect, place) = (way.dialect(), way.place());
         let (jobs, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(serve(Link { way, dialect, session: None }, inbox, observer));
-        let server = Server { jobs, dialect, place };
+        tokio::spawn(serve(Link { way: way.clone(), dialect, session: None }, inbox, observer));
+        let server = Server { jobs, dialect, place, way };
         let id = server.found_or_made(make).await?;
         Ok((server, id))
     }
@@ -249,6 +251,13 @@ impl Server {
             Some(Damage { id, participant, expected, found, seen })
         };
         Ok(self.run(sql.into()).await?.rows.iter().filter_map(damage).collect())
+    }
+
+    /// What the settings of its server mean.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
+        let mut session = self.way.connect().await?;
+        let found = timed(ANSWER_MAX, session.findings_of_log()).await;
+        found.map_err(|it| self.unavailable(Arc::new(it)))
     }
 
     /// Whether this session sees what the log writes now: then it is the same database, not a copy of it.

@@ -1,5 +1,7 @@
 //! The log in an SQLite file: one thread writes, and the decisions that wait together share one flush.
 
+mod flush;
+
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -9,9 +11,11 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehav
 use tokio::sync::oneshot;
 
 use super::{BranchRecord, Cause, Damage, Decided, Decision, ParticipantRecord, Ruling};
-use crate::error::{BoxError, Error, Result};
+use crate::error::{Error, Result};
 use crate::id::{LogId, TransactionId};
-use crate::observe::{Observer, Point};
+use crate::observe::Observer;
+pub(crate) use flush::Inside;
+use flush::{Wanted, decide_all};
 
 const VERSION: i64 = 1;
 const BUSY: Duration = Duration::from_secs(30);
@@ -38,20 +42,9 @@ const COLUMNS: &str = "id, verdict, note, branches, decided, finished";
 
 type Act = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// Work in the log's own file, done by the commit that decides.
-pub(crate) type Inside = Box<dyn FnOnce(&Connection) -> std::result::Result<(), BoxError> + Send>;
-
 enum Job {
     Decide(Wanted),
     Other(Act),
-}
-
-/// A decision, and the epoch of the seat in which it is made.
-struct Wanted {
-    record: Decision,
-    fence: u64,
-    inside: Option<Inside>,
-    told: oneshot::Sender<Decided>,
 }
 
 fn ended() -> Cause {
@@ -338,57 +331,6 @@ fn serve(mut connection: Connection, inbox: &mpsc::Receiver<Job>, observer: &Obs
             act(&mut connection);
         }
     }
-}
-
-/// One transaction and one flush for all that wait. Each is checked for itself.
-fn decide_all(connection: &mut Connection, decisions: Vec<Wanted>, observer: &Observer) {
-    if decisions.is_empty() {
-        return;
-    }
-    let writing = match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
-        Ok(writing) => writing,
-        Err(error) => {
-            let error: Cause = Arc::new(error);
-            return decisions.into_iter().for_each(|it| drop(it.told.send(Decided::Failed(error.clone()))));
-        }
-    };
-    let mut written = Vec::new();
-    for Wanted { record, fence, inside, told } in decisions {
-        match decide_one(&writing, &record, fence, inside) {
-            Ok(true) => {
-                observer.tell(Point::Deciding, Some(&record.id), None);
-                written.push(told);
-            }
-            Ok(false) => drop(told.send(Decided::Stale)),
-            Err(error) => drop(told.send(Decided::Failed(Arc::from(error)))),
-        }
-    }
-    // A flush that failed may have reached the disk.
-    let failed = writing.commit().err().map(|it| Arc::new(it) as Cause);
-    for told in written {
-        drop(told.send(failed.clone().map_or(Decided::Written, Decided::Unsure)));
-    }
-}
-
-/// One decision, and the work that comes with it: if that fails, nothing of it is left.
-fn decide_one(
-    writing: &Transaction<'_>,
-    record: &Decision,
-    fence: u64,
-    inside: Option<Inside>,
-) -> std::result::Result<bool, BoxError> {
-    let Some(work) = inside else { return Ok(decide(writing, record, fence)?) };
-    writing.execute_batch("SAVEPOINT lockkeeper_2pc_inside")?;
-    let done = decide(writing, record, fence).map_err(BoxError::from).and_then(|it| {
-        if it {
-            work(writing)?;
-        }
-        Ok(it)
-    });
-    let end = if matches!(done, Ok(true)) { "" } else { "ROLLBACK TO lockkeeper_2pc_inside;" };
-    // If the work has ended the transaction, the mark is gone, and this says so.
-    writing.execute_batch(&format!("{end} RELEASE lockkeeper_2pc_inside"))?;
-    done
 }
 
 /// Whether it could be written: only by the newest holder of the seat.

@@ -1,4 +1,4 @@
-//! The doctor for participants: settings with which a promise may not be given, or may not be kept.
+//! The doctor for participants and for the log: settings with which a promise may not be given, or what was said not be kept.
 
 use lockkeeper_core::inspect::Finding;
 
@@ -9,6 +9,30 @@ use crate::log::Dialect;
 const NAMED_MAX: usize = 5;
 
 const FORGOTTEN: &str = "after a power cut it may have forgotten what it promised";
+
+const UNDECIDED: &str =
+    "after a power cut it may have forgotten what was decided, and those who followed have done otherwise";
+
+/// What the settings of the server mean in which the log lives, and nobody takes part.
+pub(super) async fn of_log(session: &mut Session) -> Result<Vec<Finding>, Trouble> {
+    match session.dialect() {
+        Dialect::Postgres => {
+            let settings =
+                "SELECT current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()";
+            let answer = session.run(settings).await?;
+            let found = unforced([cell(&answer, 0, 0), cell(&answer, 0, 1)], UNDECIDED);
+            let standby = (cell(&answer, 0, 2) == "t").then(|| {
+                let (what, so) = ("it is a standby", "nothing can be decided there");
+                Finding::danger(what, so, "name the server that takes writes")
+            });
+            Ok(found.into_iter().chain(standby).collect())
+        }
+        Dialect::Mysql => {
+            let flushed = flushed(session, "what is decided is on the disk", UNDECIDED).await?;
+            Ok([Some(flushed), unforced_binary_log(session).await?].into_iter().flatten().collect())
+        }
+    }
+}
 
 /// What one participant's settings mean for two-phase commit. One that is `at_home` need not prepare.
 pub(super) async fn findings(session: &mut Session, at_home: bool) -> Result<Vec<Finding>, Trouble> {
@@ -29,18 +53,18 @@ async fn of_postgres(session: &mut Session, at_home: bool) -> Result<Vec<Finding
     let text = |at| cell(&answer, 0, at);
     let (room, used) = (text(0).parse().unwrap_or(0_u64), text(1).parse().unwrap_or(0_u64));
     let mut found = vec![prepared_room(room, used, at_home)];
-    if text(2) == "off" {
-        found.push(Finding::danger("fsync is off", FORGOTTEN, "set it to on"));
-    }
-    if text(3) == "off" {
-        let what = "full_page_writes is off";
-        found.push(Finding::danger(what, FORGOTTEN, "set it to on"));
-    }
+    found.extend(unforced([text(2), text(3)], FORGOTTEN));
     if text(4) == "t" {
         let (what, so) = ("it is a standby", "nothing can be written there, so nothing can take part");
         found.push(Finding::danger(what, so, "name the server that takes writes"));
     }
     Ok(found)
+}
+
+/// What PostgreSQL does not force to the disk: `fsync` and `full_page_writes`.
+fn unforced(settings: [String; 2], so: &str) -> Vec<Finding> {
+    let named = ["fsync is off", "full_page_writes is off"].into_iter().zip(settings);
+    named.filter(|it| it.1 == "off").map(|it| Finding::danger(it.0, so, "set it to on")).collect()
 }
 
 fn prepared_room(room: u64, used: u64, at_home: bool) -> Finding {
@@ -76,33 +100,42 @@ async fn of_mysql(session: &mut Session) -> Result<Vec<Finding>, Trouble> {
         found.push(Finding::danger(what, so, "start it with InnoDB"));
         return Ok(found);
     }
-    found.push(flushed(session).await?);
+    found.push(flushed(session, "what it promises is on the disk", FORGOTTEN).await?);
     found.extend(binary_log(session, &version).await?);
     found.extend(odd_tables(session).await?);
     Ok(found)
 }
 
-async fn flushed(session: &mut Session) -> Result<Finding, Trouble> {
+async fn flushed(session: &mut Session, good: &str, bad: &str) -> Result<Finding, Trouble> {
     let flush = cell(&session.run("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit").await?, 0, 0);
     let what = format!("innodb_flush_log_at_trx_commit is {flush}");
     Ok(match flush.as_str() {
-        "1" => Finding::fine(what, "what it promises is on the disk"),
-        _ => Finding::danger(what, FORGOTTEN, "set it to 1"),
+        "1" => Finding::fine(what, good),
+        _ => Finding::danger(what, bad, "set it to 1"),
     })
+}
+
+/// Whether there is a binary log, and how often it is forced.
+async fn binary_log_of(session: &mut Session) -> Result<(bool, String), Trouble> {
+    let answer = session.run("SELECT @@GLOBAL.log_bin, @@GLOBAL.sync_binlog").await?;
+    Ok((cell(&answer, 0, 0) == "1", cell(&answer, 0, 1)))
+}
+
+/// One that is not forced at each commit.
+async fn unforced_binary_log(session: &mut Session) -> Result<Option<Finding>, Trouble> {
+    let (on, sync) = binary_log_of(session).await?;
+    let what = format!("sync_binlog is {sync} with a binary log");
+    let so = "a crash may leave log and data apart";
+    Ok((on && sync != "1").then(|| Finding::danger(what, so, "set it to 1")))
 }
 
 /// A binary log by itself must be flushed; with replicas more can go wrong.
 async fn binary_log(session: &mut Session, version: &str) -> Result<Vec<Finding>, Trouble> {
-    let answer = session.run("SELECT @@GLOBAL.log_bin, @@GLOBAL.sync_binlog").await?;
-    let (on, sync) = (cell(&answer, 0, 0) == "1", cell(&answer, 0, 1));
+    let (on, sync) = binary_log_of(session).await?;
     if !on {
         return Ok(vec![Finding::fine("there is no binary log", "no replica can differ")]);
     }
-    let mut found = Vec::new();
-    if sync != "1" {
-        let what = format!("sync_binlog is {sync} with a binary log");
-        found.push(Finding::danger(what, "a crash may leave log and data apart", "set it to 1"));
-    }
+    let mut found: Vec<Finding> = unforced_binary_log(session).await?.into_iter().collect();
     let dumps = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
     // Whoever may not see the sessions of others sees none.
     let replicas = cell(&session.run(dumps).await?, 0, 0).parse().unwrap_or(0_u64);

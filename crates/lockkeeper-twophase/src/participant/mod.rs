@@ -444,6 +444,11 @@ impl Session {
         doctor::findings(self, at_home).await
     }
 
+    /// What the settings of this server mean for a log in it.
+    pub(crate) async fn findings_of_log(&mut self) -> Result<Vec<Finding>, Trouble> {
+        doctor::of_log(self).await
+    }
+
     /// Some transactions whose names begin like this and that have witnesses here.
     pub(crate) async fn witnesses(&mut self, beginning: &str) -> Result<Vec<String>, Trouble> {
         let sql = format!(

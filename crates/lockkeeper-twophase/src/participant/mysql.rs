@@ -124,7 +124,8 @@ pub(super) async fn begin(
     within: Duration,
     plain: bool,
 ) -> Result<(), Trouble> {
-    let seconds = within.as_secs().clamp(1, 1_000_000);
+    // The transaction ends first: a wait that ends before it undoes its statement alone, and half a branch could be prepared.
+    let seconds = within.as_millis().div_ceil(1000).saturating_add(1).min(1_000_000);
     let patience = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
     if plain {
         // The mark is gone if the work ends the transaction by itself.

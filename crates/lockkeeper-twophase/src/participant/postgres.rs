@@ -232,7 +232,7 @@ pub(super) async fn vote(
     };
     observer.tell(Point::Preparing, Some(&branch.id), Some(&branch.participant));
     // In a transaction that has failed this statement is no error: it rolls back, and the driver drops the word that says so.
-    // The witness is for those who have lost the log: the others ask for the number.
+    // The witness is for those who have lost the log, or have no number; the others ask for that.
     let (id, n, whose) = (&branch.id, branch.n, &branch.participant);
     let prepare = format!(
         "INSERT INTO {WITNESS} VALUES ('{id}', {n}, '{whose}'); \
@@ -264,7 +264,7 @@ async fn settle(client: &Client, order: &Order) -> Result<Settled, Trouble> {
     let sql = format!("{word} PREPARED '{}'", branch.gid());
     let Err(error) = ask(client, &sql).await else { return Ok(Settled::Done) };
     match error.code() {
-        Some(&SqlState::UNDEFINED_OBJECT) => gone(client, *ruling, proof.as_deref()).await,
+        Some(&SqlState::UNDEFINED_OBJECT) => gone(client, branch, *ruling, proof.as_deref()).await,
         // Somebody else ends it at this moment, or only another user may.
         Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE | &SqlState::INSUFFICIENT_PRIVILEGE) => {
             Ok(Settled::Pending(said(&error)))
@@ -274,24 +274,30 @@ async fn settle(client: &Client, order: &Order) -> Result<Settled, Trouble> {
 }
 
 /// It is not prepared any more, or never was: what has it done?
-async fn gone(client: &Client, ruling: Ruling, proof: Option<&str>) -> Result<Settled, Trouble> {
-    let Some(number) = proof.and_then(|it| it.parse::<u64>().ok()) else {
-        // Nothing was prepared, so nothing can have been committed.
-        return Ok(if ruling == Ruling::Abort {
-            Settled::Done
-        } else {
-            Settled::Pending("it is not prepared, and the log has no number to ask for".into())
-        });
+async fn gone(
+    client: &Client,
+    branch: &BranchName,
+    ruling: Ruling,
+    proof: Option<&str>,
+) -> Result<Settled, Trouble> {
+    let status = match proof.and_then(|it| it.parse::<u64>().ok()) {
+        Some(number) => first(ask(client, &format!("SELECT pg_xact_status('{number}')")).await?),
+        None => None,
     };
-    let found = first(ask(client, &format!("SELECT pg_xact_status('{number}')")).await?);
-    Ok(match (ruling, found.as_deref()) {
-        (Ruling::Commit, Some("committed")) | (Ruling::Abort, Some("aborted")) => Settled::Done,
-        (Ruling::Commit, Some("aborted")) => Settled::Damaged("rolled back by somebody else".into()),
-        (Ruling::Abort, Some("committed")) => Settled::Damaged("committed by somebody else".into()),
-        (_, Some(other)) => Settled::Pending(format!("it is {other}")),
-        (_, None) => {
-            Settled::Pending("it is gone, and too long ago for the server to remember how it ended".into())
+    let committed = match status.as_deref() {
+        Some("committed") => true,
+        Some("aborted") => false,
+        Some(other) => return Ok(Settled::Pending(format!("it is {other}"))),
+        // Nobody noted its number, or that is too old. Its witness is there if and only if it has committed.
+        None => {
+            let look = format!("SELECT 1 FROM {WITNESS} WHERE id = '{}' AND n = {}", branch.id, branch.n);
+            ask(client, &look).await?.is_some()
         }
+    };
+    Ok(match (ruling, committed) {
+        (Ruling::Commit, true) | (Ruling::Abort, false) => Settled::Done,
+        (Ruling::Commit, false) => Settled::Damaged("rolled back by somebody else".into()),
+        (Ruling::Abort, true) => Settled::Damaged("committed by somebody else".into()),
     })
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lockkeeper_core::{Locker, Memory};
 use lockkeeper_servers::{MysqlOptions, Postgres, PostgresOptions};
-use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
+use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, TwoPhase};
 use tempfile::TempDir;
 
-use crate::site::{Site, locker};
+use crate::site::{HANG, Site, locker};
 
 fn nowhere() -> Participant {
     Participant::postgres("postgres://u:secret@127.0.0.1:1/d").unwrap()
@@ -94,6 +94,59 @@ async fn a_log_of_another_version_is_refused_and_not_touched() {
     .unwrap();
     let error = TwoPhase::open(&format!("sqlite:{}", file.display()), &locker).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+}
+
+/// A promise that the server does not show is none, also if it reported no error: here something else stands in its list's place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepare_that_the_server_does_not_show_is_not_believed() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    bank.here("CREATE SCHEMA blind; CREATE TABLE blind.pg_prepared_xacts (gid text)").await;
+    let (take, give) = bank.statements("a");
+    let work = office.transaction().on("orders", async move |db: &Client| {
+        db.batch_execute(&take).await?;
+        Ok(db.batch_execute("SET search_path = blind, pg_catalog, public").await?)
+    });
+    let work = work.on("stock", async move |db: &mut Conn| {
+        for it in give {
+            db.query_drop(it).await?;
+        }
+        Ok(())
+    });
+    let error = work.commit().await.unwrap_err();
+    assert!(matches!(&error, Error::Aborted { by: Some(by), .. } if by == "orders"), "{error}");
+    said(&error, &["did not prepare the branch"]);
+    let over = async {
+        while bank.here("SELECT count(*) FROM pg_catalog.pg_prepared_xacts").await != "0" {
+            lockkeeper_core::Clock::boot().sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(HANG, over).await.expect("it was prepared all the same, and is found");
+    assert!(!site.check(&bank, "not shown").await);
+}
+
+/// MariaDB undoes only the statement that waited too long. Work that hears of it and goes on would commit half of itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_a_row_of_mariadb_ends_with_the_transaction_and_not_before() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    let mut other = Conn::new(Opts::from_url(&bank.mysql).unwrap()).await.unwrap();
+    let held = format!("BEGIN; UPDATE account SET amount = amount WHERE id = {}", bank.account);
+    other.query_drop(held).await.unwrap();
+    let (_, [give, insert]) = bank.statements("a");
+    let work = office.transaction().within(Duration::from_millis(2900));
+    let work = work.on("stock", async move |db: &mut Conn| {
+        db.query_drop(insert).await?;
+        drop(db.query_drop(give).await);
+        Ok(())
+    });
+    let error = work.commit().await.unwrap_err();
+    assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    said(&error, &["within"]);
+    other.query_drop("ROLLBACK").await.unwrap();
+    assert!(!site.check(&bank, "a wait that is too long").await, "nothing of it was done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

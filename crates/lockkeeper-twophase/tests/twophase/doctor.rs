@@ -4,7 +4,7 @@ use lockkeeper_servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions};
 use lockkeeper_twophase::{Error, Finding, Participant, Severity, Survey, TwoPhase};
 use tempfile::TempDir;
 
-use crate::site::{HANG, Site, locker};
+use crate::site::{HANG, Place, Site, locker};
 
 /// The findings at this participant that are worse than fine, in words.
 fn worse(survey: &Survey, whose: &str) -> Vec<(Severity, String)> {
@@ -35,6 +35,34 @@ async fn settings_that_endanger_a_promise_are_named() {
     let office = bank.office().await;
     bank.transfer(&office, "a").await.unwrap();
     assert!(site.check(&bank, "with a binary log").await);
+}
+
+/// Nobody takes part there, and it is the one server that must not forget.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_of_the_log_is_looked_at_too() {
+    let site = Site::start().await;
+    let bank = site.bank_with(Place::BesideOrders).await;
+    let of_log = async || worse(&bank.setup().await.survey().await.unwrap(), "the log");
+    assert_eq!(of_log().await, [], "its settings are good");
+    site.postgres.sql("ALTER SYSTEM SET fsync = off").await.unwrap();
+    site.postgres.restart().await.unwrap();
+    let found = of_log().await;
+    assert!(found.iter().any(|it| it.0 == Severity::Danger && it.1.contains("fsync is off")), "{found:?}");
+    // Where the log lives with a participant that one is named.
+    let bank = site.bank_with(Place::WithOrders).await;
+    let survey = bank.setup().await.survey().await.unwrap();
+    assert_eq!(worse(&survey, "the log"), []);
+    assert_eq!(worse(&survey, "orders").len(), 1, "{survey:?}");
+
+    let careless = MariaDbOptions::default().set("innodb-flush-log-at-trx-commit", "0");
+    let site = Site::of(careless).await;
+    let bank = site.bank_with(Place::BesideStock).await;
+    let found = worse(&bank.setup().await.survey().await.unwrap(), "the log");
+    let [(severity, what)] = &found[..] else { panic!("{found:?}") };
+    assert!(
+        *severity == Severity::Danger && what.contains("innodb_flush_log_at_trx_commit is 0"),
+        "{found:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,6 +129,12 @@ async fn a_galera_cluster_is_refused() {
 async fn a_server_with_engines_that_cannot_prepare_is_refused() {
     let old = MariaDbOptions::default().set("innodb", "OFF").set("default-storage-engine", "MyISAM");
     refused(old, &["no InnoDB"]).await;
+}
+
+/// MariaDB says of itself what it is told to, as behind a proxy that must look old.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_server_is_refused() {
+    refused(MariaDbOptions::default().set("version", "10.4.34-MariaDB"), &["MariaDB 10.5", "10.4.34"]).await;
 }
 
 /// Refused at the start, and named by the doctor, which looks all the same.

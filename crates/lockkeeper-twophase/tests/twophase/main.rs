@@ -18,10 +18,12 @@ mod logs;
 mod outage;
 mod protocol;
 mod recovery;
+mod rulings;
 mod servers;
 mod site;
 mod takeover;
 #[cfg(feature = "tls")]
 mod tls;
+mod verdicts;
 mod ways;
 mod worker;

@@ -94,6 +94,35 @@ async fn a_caller_that_goes_away_before_the_decision_aborts_and_after_it_does_no
     }
 }
 
+/// Before anybody was asked for a vote: the end of the sessions rolls back, and their rows are free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_goes_away_during_the_work_leaves_nothing() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    let (take, [give, _]) = bank.statements("a");
+    let working = tokio::sync::Notify::new();
+    let sign = &working;
+    let work = office.transaction().within(HANG).on("orders", async move |db: &Client| {
+        db.batch_execute(&take).await?;
+        Ok(())
+    });
+    let work = work.on("stock", async move |db: &mut Conn| {
+        db.query_drop(give).await?;
+        sign.notify_one();
+        std::future::pending::<()>().await;
+        Ok(())
+    });
+    tokio::select! {
+        answer = work.commit() => panic!("{answer:?}"),
+        () = working.notified() => {}
+    }
+    // The future is gone. The next one needs the same rows.
+    bank.transfer(&office, "b").await.unwrap();
+    assert!(site.check(&bank, "dropped during the work").await);
+    assert_eq!(site.state(&bank).await.0, 90, "one of two was done");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_guard_keeps_every_branch_out() {
     let site = Site::start().await;
@@ -125,6 +154,22 @@ async fn a_lost_guard_keeps_every_branch_out() {
     let error = transfer(&paused, "c").await.unwrap_err();
     assert!(matches!(error, Error::Aborted { .. }) && error.to_string().contains("stale"), "{error}");
     assert_eq!(site.state(&bank).await.0, 80, "two of three were done");
+    // Whichever branch is asked first, alone and beside others.
+    for beside in [true, false] {
+        let (take, [give, _]) = bank.statements("d");
+        let work = office.transaction().guarded_by(&paused);
+        let work = work.on("stock", async move |db: &mut Conn| Ok(db.query_drop(give).await?));
+        let told = if beside {
+            work.on("orders", async move |db: &Client| Ok(db.batch_execute(&take).await?)).commit().await
+        } else {
+            work.commit().await
+        };
+        let Err(Error::Aborted { by, source, .. }) = told else {
+            panic!("{beside}: the guard is old: {told:?}")
+        };
+        assert!(by.as_deref() == Some("stock") && source.to_string().contains("stale"), "{by:?}: {source}");
+    }
+    assert_eq!(site.state(&bank).await.1, 120, "nothing was given");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

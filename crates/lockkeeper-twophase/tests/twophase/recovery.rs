@@ -16,7 +16,7 @@ use crate::worker::{Orders, Worker};
 const MANY: usize = 40;
 
 /// Recover until the seats of the dead are free. What the round left in which they were.
-async fn first_round(bank: &Bank) -> Vec<Left> {
+pub(crate) async fn first_round(bank: &Bank) -> Vec<Left> {
     let round = async {
         loop {
             let (left, busy) = bank.setup().await.recover().await.unwrap();

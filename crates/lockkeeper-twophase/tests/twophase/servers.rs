@@ -2,8 +2,9 @@
 
 use lockkeeper_servers::KitError;
 use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
-use lockkeeper_twophase::{Fate, Ruling, Verdict};
+use lockkeeper_twophase::{Error, Fate, Point, Ruling, Verdict};
 
+use crate::protocol::gated;
 use crate::site::{Bank, HANG, Site};
 use crate::worker::{Orders, Worker};
 
@@ -153,6 +154,41 @@ async fn a_branch_that_somebody_ended_by_hand_is_reported_as_damage() {
     worker.go_on(&bank);
     let (_worker, told) = worker.hear("told ").await;
     assert!(told.starts_with("Damaged") && told.contains("orders was rolled back"), "{told}");
+}
+
+/// The log takes no damage at that moment: the caller hears of it all the same, and it is noted later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_damage_that_cannot_be_noted_is_told_and_noted_later() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let log = rusqlite::Connection::open(bank.folder.join("2pc.db")).unwrap();
+    let full =
+        "CREATE TRIGGER full BEFORE INSERT ON lockkeeper_2pc_damage BEGIN SELECT RAISE(ABORT, 'full'); END";
+    log.execute_batch(full).unwrap();
+    let (office, mut gate) = gated(&bank, Point::Decided).await;
+    let meddler = async {
+        gate.arrived.recv().await.unwrap();
+        let id = gate.id().unwrap();
+        site.postgres.sql(&format!("ROLLBACK PREPARED '{id}:0.orders'")).await.unwrap();
+        gate.open.send(()).unwrap();
+    };
+    let (told, ()) = tokio::join!(bank.transfer(&office, "a"), meddler);
+    let Err(Error::Damaged { id, branches, .. }) = told else {
+        panic!("it is committed, and split: {told:?}")
+    };
+    assert!(branches.iter().any(|it| it.contains("orders was rolled back")), "{branches:?}");
+    let survey = bank.setup().await.survey().await.unwrap();
+    assert_eq!((survey.transactions.len(), survey.damages.len()), (1, 0), "it is not finished: {survey:?}");
+    log.execute_batch("DROP TRIGGER full").unwrap();
+    let noted = async {
+        while !bank.setup().await.survey().await.unwrap().transactions.is_empty() {
+            lockkeeper_core::Clock::boot().sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(HANG, noted).await.expect("the office tries again");
+    let survey = bank.setup().await.survey().await.unwrap();
+    let [damage] = &survey.damages[..] else { panic!("{survey:?}") };
+    assert_eq!((&damage.id, damage.participant.as_str()), (&id, "orders"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -198,7 +198,12 @@ impl Bank {
             }
             None => locker(&self.folder).await,
         };
-        TwoPhase::open(&self.log, &locker)
+        self.setup_with(&locker).await
+    }
+
+    /// The same with another lock store, which knows nothing of the seats: the log alone keeps others out.
+    pub(crate) async fn setup_with(&self, locker: &Locker) -> TwoPhase {
+        TwoPhase::open(&self.log, locker)
             .await
             .unwrap()
             .participant("orders", Participant::postgres(&self.postgres).unwrap())
