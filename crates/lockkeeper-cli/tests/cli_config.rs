@@ -84,3 +84,18 @@ fn a_file_in_the_current_folder_is_read() {
     let end = output(lockkeeper(["config", "show"]).current_dir(store.folder.path()));
     assert!(text(&end.stdout).starts_with("# lockkeeper.toml\nurl = "), "{end:?}");
 }
+
+#[test]
+fn a_lock_of_a_command_is_never_one_that_stays() {
+    let store = Store::new();
+    let words = format!("url = \"{}\"\nwarm = true\n", store.url());
+    let program = env!("CARGO_BIN_EXE_lockkeeper");
+    for kind in [&["run", "x"][..], &["run", "--shared", "x"], &["run", "--permits", "1/2", "x"]] {
+        let show = ["--", program, "show", "--json", "x"];
+        let end = output(&mut with(&store, &words, &[kind, &show].concat()));
+        let shown = text(&end.stdout);
+        assert_eq!(code(&end), 0, "{end:?}");
+        assert!(shown.contains("\"holders\":") && !shown.contains("\"may_be_idle\":true"), "{shown}");
+        store.expect_empty();
+    }
+}

@@ -3,6 +3,7 @@
 //! One row per key that is held or waited for; a row that is neither leaves the map. Counters come from
 //! one number per shard of the map, so that forgetting a row never makes a fence go back.
 
+mod inspect;
 mod memos;
 mod shelf;
 
@@ -19,12 +20,10 @@ use smallvec::SmallVec;
 
 use self::shelf::Shelf;
 use crate::clock::{Clock, Moment};
-use crate::fence::Fence;
 use crate::key::Key;
 use crate::kit::{admission, locked};
 use crate::spi::backend::{Backend, Grant, Place, Profile, Reach, Renewal, Result, Turn};
 use crate::spi::claim::{Claim, ClaimId, Label, Load};
-use crate::spi::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
 use crate::spi::memos::DynMemos;
 use crate::spi::node::{Node, RaiseCounter, Standing};
 
@@ -72,6 +71,8 @@ struct Row {
     key: Key,
     held: SmallVec<[Entry; 1]>,
     line: VecDeque<Entry>,
+    /// Who is called, and woken when the shard is not locked any more.
+    called: SmallVec<[Waker; 1]>,
 }
 
 /// Somebody who holds or waits.
@@ -141,7 +142,8 @@ impl Memory {
         };
         let row = entry.get_mut();
         let out = f(row, counter);
-        let called = row.call_front();
+        row.call_front();
+        let called = std::mem::take(&mut row.called);
         if row.held.is_empty() && row.line.is_empty() {
             let (row, _) = entry.remove();
             if spare.len() < SPARE_ROWS_MAX {
@@ -162,7 +164,8 @@ impl Row {
     /// An empty row, perhaps one that served another key before.
     fn of(key: &Key, spare: Option<Box<Row>>) -> Box<Row> {
         let Some(mut row) = spare else {
-            return Box::new(Row { key: key.clone(), held: SmallVec::new(), line: VecDeque::new() });
+            let (held, line, called) = (SmallVec::new(), VecDeque::new(), SmallVec::new());
+            return Box::new(Row { key: key.clone(), held, line, called });
         };
         row.key.clone_from(key);
         row
@@ -194,27 +197,30 @@ impl Row {
     }
 
     /// Tell those at the front of the line, once, that they may enter.
-    fn call_front(&mut self) -> SmallVec<[Waker; 1]> {
-        let mut wakers = SmallVec::new();
+    fn call_front(&mut self) {
         if self.line.is_empty() {
-            return wakers;
+            return;
         }
         let front = self.front();
         for it in self.line.iter_mut().take(front).filter(|it| !it.called) {
             it.called = true;
-            wakers.extend(it.waker.take());
+            self.called.extend(it.waker.take());
         }
-        wakers
     }
 
     /// Let everybody in line ask again.
     fn call_everybody(&mut self) {
         for it in &mut self.line {
             it.called = true;
-            if let Some(waker) = it.waker.take() {
-                waker.wake();
-            }
+            self.called.extend(it.waker.take());
         }
+    }
+
+    /// A holder loses what it holds, and hears of that if it listens.
+    fn take_away(&mut self, at: usize) -> Entry {
+        let mut lost = self.held.remove(at);
+        self.called.extend(lost.waker.take());
+        lost
     }
 
     fn entry_of(&mut self, id: ClaimId) -> Option<&mut Entry> {
@@ -252,16 +258,17 @@ impl Row {
         let before = self.held.iter().chain(self.line.iter().take(ahead)).map(|it| it.expires_at - now);
         let recheck = before.fold(claim.ttl / 3, Duration::min).max(Duration::from_millis(1));
         let theirs = claim.load.differing(self.held.iter().chain(&self.line).map(|it| it.load));
-        Turn::wait(recheck, u64::try_from(ahead + self.held.len()).ok()).theirs(theirs)
+        let may_be_idle = (!claim.patient).then(|| self.held.iter().any(|it| it.label.warm));
+        Turn::wait(recheck, u64::try_from(ahead + self.held.len()).ok())
+            .theirs(theirs)
+            .may_be_idle(may_be_idle)
     }
 
     fn join_line(&mut self, claim: &Claim, now: Moment, expires_at: Moment) {
         self.line.push_back(Entry { expires_at, ..entry(claim, now) });
         for holder in &mut self.held {
             holder.called = true;
-            if let Some(waker) = holder.waker.take() {
-                waker.wake();
-            }
+            self.called.extend(holder.waker.take());
         }
     }
 
@@ -447,53 +454,4 @@ impl RaiseCounter for MemoryPlace {
     async fn raise(&mut self, counter: u64) -> Result<Option<u64>> {
         Ok(self.raise_now(counter))
     }
-}
-
-impl Inspect for Memory {
-    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let now = self.0.clock.now();
-        let mut infos = Vec::new();
-        for shard in &self.0.shards {
-            let mut shard = locked(shard);
-            for row in shard.rows.iter_mut().filter(|it| it.key.as_str().starts_with(prefix)) {
-                row.forget_expired(now);
-                infos.extend(info(row, now));
-            }
-        }
-        infos.sort_by(|one, other| one.key.cmp(&other.key));
-        Ok(infos)
-    }
-
-    async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        Ok(self.with_row(key, |row, now| info(row, now)))
-    }
-
-    async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
-        Ok(self.with_row(key, |row, now| row.held.drain(..).map(|it| occupant(&it, now)).collect()))
-    }
-
-    async fn break_holder(&self, key: &Key, fence: Fence) -> Result<Broken> {
-        Ok(self.with_row(key, |row, now| {
-            let at = row.held.iter().position(|it| it.counter == fence.counter());
-            at.map_or(Broken::Changed, |at| Broken::Lost(occupant(&row.held.remove(at), now)))
-        }))
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
-    }
-}
-
-fn info(row: &Row, now: Moment) -> Option<LockInfo> {
-    let holders: Vec<_> = row.held.iter().map(|it| occupant(it, now)).collect();
-    let waiters: Vec<_> = row.line.iter().map(|it| occupant(it, now)).collect();
-    let anybody = !(holders.is_empty() && waiters.is_empty());
-    anybody.then(|| LockInfo::new(row.key.clone(), holders, waiters))
-}
-
-fn occupant(entry: &Entry, now: Moment) -> Occupant {
-    Occupant::new((*entry.label).clone(), entry.expires_at - now)
-        .since(Some(now - entry.since))
-        .fence((entry.counter != 0).then(|| Fence::of_grant(entry.counter)))
-        .load(entry.load)
 }

@@ -104,13 +104,13 @@ impl Desk {
         self.commands.is_stuck() || self.sync.as_ref().is_some_and(Sync::is_stuck)
     }
 
-    /// The connection for renewals, where it is the only one that is open.
+    /// The connection for renewals of this tag, where it is the only one that is open.
     ///
     /// Whoever gives something back in the background comes to a desk from which nothing may have been asked yet. What is
     /// open is quicker than what must be opened first, and still leads to the server where no answer comes back any more:
     /// there nothing can be opened.
-    pub(crate) fn open_for_renewals(&self) -> Option<&Road> {
-        (!self.commands.is_open()).then(|| self.renewals.open_road()).flatten()
+    pub(crate) fn open_for_renewals(&self, tag: u8) -> Option<&Road> {
+        (!self.commands.is_open_for(tag)).then(|| self.renewals.open_road(tag)).flatten()
     }
 
     /// Whether anything is open here.

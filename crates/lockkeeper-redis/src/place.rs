@@ -189,12 +189,14 @@ impl RedisPlace {
             Value::Int(counter) => held(counter, false, self.claim.ttl),
             Value::Array(parts) => match parts.as_slice() {
                 [Value::Int(1), Value::Int(counter)] => held(*counter, true, self.claim.ttl),
-                [Value::Int(0), Value::Int(left), Value::Int(ahead), holders @ ..] => {
+                [Value::Int(0), Value::Int(left), Value::Int(ahead), seen @ ..] => {
                     let capacity =
                         |it: &Value| if let Value::Int(it) = it { u32::try_from(*it).ok() } else { None };
-                    let holders = holders.iter().filter_map(capacity).map(|it| Load::new(1, it));
+                    let smallest = seen.first().and_then(capacity).map(|it| Load::new(1, it));
+                    let idle = seen.get(1).filter(|_| !self.claim.patient).map(|it| *it == Value::Int(1));
                     self.wait(record::ticks(left.unsigned_abs()), ahead.unsigned_abs())
-                        .theirs(self.claim.load.differing(holders))
+                        .theirs(self.claim.load.differing(smallest))
+                        .may_be_idle(idle)
                 }
                 [Value::Int(-1)] => return Err(self.came_too_late()),
                 [Value::Int(-2)] => return Err(RedisPlace::used_up()),

@@ -59,9 +59,9 @@ impl Renewals {
         self.road.is_open()
     }
 
-    /// The way to the server, if it is open. A cluster has many.
-    pub(crate) fn open_road(&self) -> Option<&Road> {
-        Some(&self.road).filter(|it| matches!(it, Road::One(link) if link.is_open()))
+    /// The way to the server that keeps this tag, if it is open.
+    pub(crate) fn open_road(&self, tag: u8) -> Option<&Road> {
+        Some(&self.road).filter(|it| it.is_open_for(tag))
     }
 
     /// Open what a renewal of this tag will need.

@@ -99,6 +99,14 @@ impl Road {
         }
     }
 
+    /// Whether the connection to where locks of this tag are kept is open.
+    pub(crate) fn is_open_for(&self, tag: u8) -> bool {
+        match self {
+            Road::One(link) => link.is_open(),
+            Road::Many(shards) => shards.is_open_for(naming::slot_of_tag(tag)),
+        }
+    }
+
     /// Whether the runtime where its connections live does not run.
     pub(crate) fn is_stuck(&self) -> bool {
         match self {

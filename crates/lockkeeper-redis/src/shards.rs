@@ -75,6 +75,13 @@ impl Shards {
         locked(&self.0.links).iter().any(|it| it.1.is_open())
     }
 
+    /// Whether the connection to the server that keeps this slot is open, as far as we know who that is.
+    pub(crate) fn is_open_for(&self, slot: u16) -> bool {
+        let ranges = locked(&self.0.dialer.slots).clone();
+        let keeper = keeper_in(&ranges, slot);
+        keeper.is_some_and(|it| locked(&self.0.links).iter().any(|(host, link)| host == it && link.is_open()))
+    }
+
     pub(crate) fn is_stuck(&self) -> bool {
         locked(&self.0.links).iter().any(|it| it.1.is_stuck())
     }
@@ -184,9 +191,7 @@ impl Shards {
     }
 
     fn keeper_of(&self, slot: u16) -> Option<Host> {
-        let ranges = locked(&self.0.dialer.slots);
-        let at = ranges.partition_point(|it| it.0 < slot);
-        ranges.get(at).filter(|it| it.1 <= slot).map(|it| it.2.clone())
+        keeper_in(&locked(&self.0.dialer.slots), slot).cloned()
     }
 
     /// Follow a redirect of a command that is not a script. Whether there was one.
@@ -269,6 +274,11 @@ impl Shards {
         }
         Ok(ranges)
     }
+}
+
+fn keeper_in(ranges: &[Range], slot: u16) -> Option<&Host> {
+    let at = ranges.partition_point(|it| it.0 < slot);
+    ranges.get(at).filter(|it| it.1 <= slot).map(|it| &it.2)
 }
 
 /// Where the answer sends us, if it does.

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::bulk::Way;
+use crate::bulk::{Bulk, Way};
 use crate::connection::Asked;
 use crate::desk::{Desk, Office};
 use crate::dial::Dialer;
@@ -200,15 +200,16 @@ impl Store {
         let args: [&[u8]; 2] = [id, REFUSED_FOR_MS];
         let call = Call { keys: &[errand.main], args: if doubt { &args } else { &args[..1] } };
         let desk = self.desk(errand.doing)?;
-        let Some(bulk) = desk.bulk.as_ref().filter(|_| !doubt) else {
-            return self.call_apart(&desk, errand, script, &call).await.answer.map(drop);
-        };
-        let road = desk.open_for_renewals();
+        let road = desk.open_for_renewals(errand.tag);
         let way = Way { road: road.unwrap_or(&desk.commands), ..self.way(&desk, errand) };
-        if bulk.is_crowded() && bulk.leave(&way, errand.main, *id).await.answer? {
+        let bulk = desk.bulk.as_ref().filter(|_| !doubt);
+        if let Some(bulk) = bulk
+            && bulk.is_crowded()
+            && bulk.leave(&way, errand.main, *id).await.answer?
+        {
             return Ok(());
         }
-        let _under_way = bulk.begin();
+        let _under_way = bulk.map(Bulk::begin);
         let asked = match road {
             Some(road) => Box::pin(road.call(errand.doing, errand.tag, script, &call, way.patience)).await,
             None => self.call_apart(&desk, errand, script, &call).await,

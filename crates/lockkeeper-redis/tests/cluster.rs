@@ -11,7 +11,7 @@ use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Key, Locker};
 use lockkeeper_redis::Redis;
-use lockkeeper_servers::proxy::Proxy;
+use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
 use lockkeeper_servers::{self as servers, RedisCluster};
 
 async fn deployment() -> (RedisCluster, Redis) {
@@ -341,4 +341,29 @@ async fn slot_key(node: &servers::Redis, servers: &RedisCluster) -> Option<Strin
         }
     }
     None
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_by_a_process_that_hears_nothing_any_more_is_free_at_once() {
+    let servers = servers::Redis::cluster().await.unwrap();
+    let proxies = behind_proxies(&servers).await;
+    let hosts: Vec<_> = proxies.iter().map(Proxy::address).collect();
+    let redis = Redis::connect(&format!("redis+cluster://{}", hosts.join(","))).await.unwrap();
+    let here = Locker::builder(redis).ttl(Duration::from_secs(3600)).build();
+    // The server knows the scripts from then on.
+    here.lock("k").await.unwrap().release().await.unwrap();
+    let guard = here.lock("k").await.unwrap();
+    let key = only_key(&servers).await;
+    for proxy in &proxies {
+        proxy.set(Direction::ToClient, Rule::Drop);
+    }
+    drop(guard);
+    within("the end of what was given back", async {
+        for keeper in &servers.nodes()[..3] {
+            while !keeper.command(&["KEYS", &key]).await.unwrap().items().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
 }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{claim_of, held, within};
-use lockkeeper_core::Locker;
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{CooledBy, Event, Observer};
+use lockkeeper_core::{Clock, Locker};
 use lockkeeper_redis::Redis;
 use lockkeeper_servers::proxy::{Direction, Proxy, Rule};
 use lockkeeper_servers::{self as servers, RedisOptions};
@@ -49,6 +49,12 @@ async fn a_lock_that_is_taken_again_and_again_costs_no_script() {
 async fn what_is_idle_in_one_process_is_had_by_another() {
     let server = server().await;
     warm::recalled(&process(&server).await, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_tries_gets_what_is_idle_and_waits_for_nothing_else() {
+    let server = server().await;
+    warm::tried(&process(&server).await, &process(&server).await, TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,20 +134,38 @@ impl Observer for Told {
 async fn an_idle_lock_whose_recalls_are_lost_is_given_back_in_time_all_the_same() {
     let server = server().await;
     let proxy = Proxy::start(server.port()).await.unwrap();
-    let told = Told::default();
+    let (told, ttl, clock) = (Told::default(), Duration::from_secs(6), Clock::boot());
     let locker = |redis: Redis, name: &'static str| {
         let observer = Told(told.0.clone(), name);
-        Locker::builder(redis).ttl(Duration::from_secs(3)).warm(true).observer(observer).build()
+        Locker::builder(redis).ttl(ttl).warm(true).observer(observer).build()
     };
     let deaf = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
     let (here, there) = (locker(deaf, "here"), locker(process(&server).await, "there"));
     here.lock("k").await.unwrap().release().await.unwrap();
+    let taken_by = clock.now();
     // From now on it hears nothing, and still speaks.
     proxy.set(Direction::ToClient, Rule::Drop);
     let guard = within("what is idle", async { there.lock("k").await.unwrap() }).await;
     assert_eq!(*locked(&told.0), ["here has it", "here gives it back by itself", "there has it"]);
+    assert!(clock.now() - taken_by < ttl, "it was given back, and did not end by itself");
     assert!(guard.is_valid());
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_for_what_is_idle_says_so_again_if_nobody_heard_it() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let far = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let here = Locker::builder(far).ttl(TTL).warm(true).build();
+    let there = Locker::builder(process(&server).await).ttl(Duration::from_secs(1)).build();
+    here.lock("k").await.unwrap().release().await.unwrap();
+    // Its message is lost, the connection is not.
+    proxy.set(Direction::ToClient, Rule::Drop);
+    let waiting = tokio::spawn(async move { there.lock("k").await.unwrap().release().await.unwrap() });
+    proxy.wait_for(|it| 0 < it.dropped).await.unwrap();
+    proxy.set(Direction::ToClient, Rule::Pass);
+    within("what is idle", waiting).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,6 +181,24 @@ async fn what_is_given_back_by_a_process_that_hears_nothing_any_more_is_free_at_
     proxy.set(Direction::ToClient, Rule::Drop);
     // Nothing of it can be heard, so nothing can be opened any more: what was open must do.
     here.cool();
+    within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_in_doubt_by_a_process_that_hears_nothing_is_free_at_once() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let deaf = Redis::connect(&format!("redis://{}?timeout=300ms", proxy.address())).await.unwrap();
+    let here = Locker::builder(deaf).ttl(TTL).build();
+    let there = Locker::builder(process(&server).await).ttl(TTL).build();
+    there.lock("first").await.unwrap().release().await.unwrap();
+    here.lock("first").await.unwrap().release().await.unwrap();
+    // It was taken, and asked for twice: the first of the two may still be on its way.
+    proxy.lose_reply(b"EVALSHA");
+    let guard = within("the lock", async { here.lock("k").await.unwrap() }).await;
+    assert_eq!(proxy.counters().cut, 1);
+    proxy.set(Direction::ToClient, Rule::Drop);
+    drop(guard);
     within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
 }
 
@@ -207,6 +249,23 @@ async fn what_is_being_given_back_is_not_renewed_when_a_connection_breaks() {
     proxy.let_go();
     leaving.await.unwrap().unwrap();
     drop(kept);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_idle_locks_are_given_back_in_few_scripts() {
+    const MANY: u64 = 1_000;
+    let server = server().await;
+    let locker = Locker::builder(process(&server).await).ttl(TTL).warm(true).build();
+    for nth in 0..MANY {
+        locker.lock(format!("many/{nth}")).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(locker.lines() as u64, MANY);
+    let before = scripts(&server).await;
+    locker.shutdown(common::LIMIT).await.unwrap();
+    let asked = scripts(&server).await - before;
+    assert!(asked < MANY / 4, "{asked} scripts for {MANY} locks");
+    let left = server.command(&["KEYS", "*many*"]).await.unwrap();
+    assert!(left.items().is_empty(), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use common::{Cluster, KEY, Mode, Shaky, TTL, claim, held, must_wait, still_holds
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::node::RaiseCounter;
-use lockkeeper_core::{Error, Key, Memory};
+use lockkeeper_core::{Error, Key, Locker, Memory};
 use lockkeeper_redlock::{Redlock, RedlockOptions};
 
 fn refusal(nodes: usize) -> Option<String> {
@@ -276,4 +276,17 @@ fn a_split_vote_is_given_back_at_once_on_every_node() {
         strangers[0].leave().await.unwrap();
         held(&mut place).await;
     });
+}
+
+#[tokio::test]
+async fn nothing_stays_where_nobody_can_be_called() {
+    let nodes: Vec<_> = (0..3).map(|_| Memory::default()).collect();
+    let redlock = Redlock::with(RedlockOptions::new(nodes.clone())).await.unwrap();
+    let locker = Locker::builder(redlock).warm(true).build();
+    for _ in 0..3 {
+        locker.lock("k").await.unwrap().release().await.unwrap();
+        assert_eq!(locker.lines(), 0, "it does not hear that it must go");
+    }
+    locker.shutdown(TTL).await.unwrap();
+    assert!(nodes.iter().all(Memory::is_empty));
 }

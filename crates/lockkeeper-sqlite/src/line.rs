@@ -298,6 +298,15 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Whether somebody inside keeps its locks, so that this one may be idle. For those who only try.
+    pub(crate) fn may_be_idle(&self, key: &Key) -> Result<bool> {
+        let mut kept = self.connection.prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM lockkeeper_claim \
+             WHERE key = ?1 AND counter <> 0 AND 0 < instr(note, 'lockkeeper.warm'))",
+        )?;
+        Ok(kept.query_row([key.as_str()], |row| row.get(0))?)
+    }
+
     /// Let in all who fit, and write it down.
     pub(crate) fn settle(&mut self, key: &Key, line: &mut Line) -> Result<()> {
         let entered = line.admit();

@@ -187,6 +187,7 @@ fn arrive(tx: &mut Tx<'_>, claim: &Claim, mut line: Line, scan: &Scan) -> Result
     let turn = told_to_wait(tx, claim, &line, is_next, scan.count());
     let waiting_before = if is_next { 0 } else { scan.at_least().saturating_sub(line.holders()).max(1) };
     if !claim.patient {
+        let turn = turn.may_be_idle(Some(tx.may_be_idle(&claim.key)?));
         return Ok(Answer { turn, spot: None, waiting_before });
     }
     let seq = tx.next_numbers(1)?;

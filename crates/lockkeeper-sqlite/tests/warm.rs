@@ -39,3 +39,11 @@ fn a_broken_lock_is_told_to_its_holder_in_another_process() {
         warm::a_break_is_told(&fixture.open().await, &fixture.open().await, TTL).await;
     });
 }
+
+#[test]
+fn whoever_tries_gets_what_is_idle_and_waits_for_nothing_else() {
+    run(async {
+        let fixture = Fixture::new();
+        warm::tried(&fixture.open().await, &fixture.open().await, TTL).await;
+    });
+}

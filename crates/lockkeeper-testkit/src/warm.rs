@@ -16,7 +16,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::observe::{CooledBy, Event, Observer};
+use lockkeeper_core::observe::{CooledBy, Event, Observer, Verb};
 use lockkeeper_core::{Clock, Key, Locker, LostReason};
 
 /// Only a hang takes longer.
@@ -110,6 +110,43 @@ where
         assert_eq!(*locked(&went.0), vec![CooledBy::Recall; nth + 1]);
     }
     assert_eq!(holder.lines(), 0);
+}
+
+/// Whoever keeps nothing itself tries, and gets what is idle; and nobody waits for what is held by a process that keeps nothing. For
+/// stores that tell a try whether the holder may be idle.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn tried<B: Backend<Place: Place> + Clone>(here: &B, there: &B, ttl: Duration) {
+    let (holder, other) = (locker(here, ttl), Locker::builder(there.clone()).ttl(ttl).build());
+    cycle(&holder, "tried").await;
+    // It waits a moment only, and this machine may be slow.
+    let tried = soon("a try", async {
+        loop {
+            if let Some(guard) = other.try_lock("tried").await.unwrap() {
+                return guard;
+            }
+        }
+    });
+    let busy = tried.await;
+    assert_eq!(holder.lines(), 0);
+    let turns = Turns::default();
+    let tries = Locker::builder(here.clone()).ttl(ttl).warm(true).observer(turns.clone()).build();
+    assert!(tries.try_lock("tried").await.unwrap().is_none());
+    assert_eq!(*locked(&turns.0), 1, "it was asked once, and nobody stood in line");
+    busy.release().await.unwrap();
+}
+
+/// How often a store was asked for a turn.
+#[derive(Clone, Debug, Default)]
+struct Turns(Arc<Mutex<u32>>);
+
+impl Observer for Turns {
+    fn observe(&self, event: &Event<'_>) {
+        if let Event::Asked { verb: Verb::Turn, .. } = event {
+            *locked(&self.0) += 1;
+        }
+    }
 }
 
 /// A lock that is broken is told to its holder, long before its renewal is due; one that is idle goes quietly.

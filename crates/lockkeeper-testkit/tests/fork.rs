@@ -10,9 +10,12 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fork::Fork;
+use lockkeeper_core::observe::{Event, Observer};
 use lockkeeper_core::{ClaimId, Error, Locker, Memory};
 
 const FOLDER: &str = "LOCKKEEPER_TEST_FORK_FOLDER";
@@ -62,6 +65,36 @@ fn no_id_is_drawn_on_both_sides_of_a_fork() {
         all.extend(draw());
         let different: BTreeSet<&String> = all.iter().collect();
         assert_eq!(different.len(), IDS * 4, "an id was drawn twice: {all:?}");
+    });
+}
+
+/// How many idle locks were given back.
+#[derive(Clone, Debug, Default)]
+struct Cooled(Arc<AtomicU32>);
+
+impl Observer for Cooled {
+    fn observe(&self, event: &Event<'_>) {
+        if let Event::Cooled { .. } = event {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn what_is_idle_stays_with_the_process_that_keeps_it() {
+    alone("what_is_idle_stays_with_the_process_that_keeps_it", |_| {
+        let (store, cooled) = (Memory::default(), Cooled::default());
+        let locker = Locker::builder(store.clone()).warm(true).observer(cooled.clone()).build();
+        locker.lock("kept").blocking().unwrap().release_blocking().unwrap();
+        let mut came_along = Some(locker);
+        // It drops its copy, and ends: neither gives back what is not its own.
+        forked(|| {
+            drop(came_along.take());
+            assert_eq!(cooled.0.load(Ordering::Relaxed), 0, "a fork gives back what its parent keeps");
+        });
+        assert_eq!((came_along.as_ref().map(Locker::lines), store.len()), (Some(1), 1));
+        drop(came_along);
+        assert_eq!(cooled.0.load(Ordering::Relaxed), 1);
     });
 }
 

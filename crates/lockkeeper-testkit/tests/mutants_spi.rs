@@ -101,6 +101,8 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::WantedNever, &["a_holder_hears_that_it_is_wanted"]),
     (Flaw::WantedAlways, &["a_holder_hears_that_it_is_wanted"]),
     (Flaw::HolderNotNotified, &["a_holder_is_notified_that_somebody_waits"]),
+    (Flaw::LossNotTold, &["a_holder_is_notified_that_its_lock_was_broken"]),
+    (Flaw::LossToldToListenersOnly, &["a_holder_is_notified_that_its_lock_was_broken"]),
     (Flaw::RecheckTooLate, &["a_mutex_has_one_holder"]),
     (Flaw::WakeUpNeeded, &["a_silent_store_is_asked_again"]),
     (Flaw::PersistenceWins, &["a_wake_up_without_reason_grants_nothing", "a_mutex_has_one_holder"]),

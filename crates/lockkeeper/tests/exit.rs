@@ -78,9 +78,31 @@ fn played() -> bool {
             let locker = lockkeeper::open_blocking(&url).unwrap().locker.exit_wait(Duration::ZERO).build();
             std::mem::forget(lock(&locker).blocking().unwrap());
         }
+        "keeps it warm" => runtime().block_on(async {
+            let warm = lockkeeper::open(&url).await.unwrap().locker.warm(true).build();
+            lockkeeper::set_default(warm, None).unwrap();
+            let guard = lock(lockkeeper::default_locker().unwrap()).await.unwrap();
+            guard.release().await.unwrap();
+        }),
+        "keeps it warm and exits" => {
+            keep_warm(lockkeeper::open_blocking(&url).unwrap().locker.warm(true).build());
+            std::process::exit(0);
+        }
+        "keeps it warm and does not wait" => {
+            let warm = lockkeeper::open_blocking(&url).unwrap().locker.warm(true);
+            keep_warm(warm.exit_wait(Duration::ZERO).build());
+        }
         other => panic!("nobody knows how to do this: {other}"),
     }
     true
+}
+
+/// Take the lock, give it back to a locker that nobody drops, and let it be idle there.
+fn keep_warm(locker: Locker) {
+    lockkeeper::set_default(locker, None).unwrap();
+    let locker = lockkeeper::default_locker().unwrap();
+    locker.lock("k").ttl(TTL).blocking().unwrap().release_blocking().unwrap();
+    assert_eq!(locker.lines(), 1, "it stays");
 }
 
 /// Whether the lock is free, without waiting for it; and then it is again.
@@ -92,8 +114,8 @@ fn is_free(url: &str) -> bool {
 }
 
 fn nothing_is_left(test: &str, url: &str) {
-    for (how, well) in [("returns", true), ("the runtime drops it", true), ("exits", true), ("panics", false)]
-    {
+    let well = ["returns", "the runtime drops it", "exits", "keeps it warm", "keeps it warm and exits"];
+    for (how, well) in well.into_iter().map(|it| (it, true)).chain([("panics", false)]) {
         assert_eq!(program(test, url, how), well, "{how}");
         assert!(is_free(url), "{how}: the lock was left behind");
     }
@@ -110,6 +132,9 @@ fn a_program_that_drops_its_guard_and_ends_leaves_no_lock_on_sqlite() {
     nothing_is_left(test, &url);
     assert!(program(test, &url, "does not wait"));
     assert!(!is_free(&url), "this test would see a lock that was left behind");
+    let url = format!("sqlite:{}", folder.path().join("warm.db").display());
+    assert!(program(test, &url, "keeps it warm and does not wait"));
+    assert!(!is_free(&url), "this test would see what was left idle");
 }
 
 #[test]

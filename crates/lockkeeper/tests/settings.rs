@@ -89,3 +89,22 @@ async fn no_password_is_shown_however_a_url_is_broken() {
         said(&torn.replace("hunter2", "hunter2=hunter2")).await;
     }
 }
+
+#[cfg(all(feature = "config", feature = "sqlite"))]
+#[tokio::test]
+async fn what_a_file_says_of_warm_locks_is_so() {
+    let folder = tempfile::tempdir().expect("a folder for the store");
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    for (words, stay) in [("", 0), ("warm = true", 5), ("warm = true\nwarm_max = 2", 2), ("warm_max = 2", 0)]
+    {
+        let text = format!("url = \"{url}\"\n{words}\n");
+        let config = lockkeeper::config::Config::from_toml(&text, "x.toml").expect("it is well written");
+        let locker = config.open().await.expect("a file can be opened").locker.build();
+        for nth in 0..5 {
+            let guard = locker.lock(format!("k/{nth}")).await.expect("it is free");
+            guard.release().await.expect("it was held");
+        }
+        assert_eq!(locker.lines(), stay, "{words}");
+        locker.shutdown(std::time::Duration::from_secs(10)).await.expect("the file is there");
+    }
+}

@@ -30,6 +30,16 @@ async fn cycle(locker: &Locker) -> Fence {
     fence
 }
 
+/// Until nothing stays any more.
+async fn gone(locker: &Locker, what: &str) {
+    let gone = async {
+        while locker.lines() != 0 {
+            Clock::boot().sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{what} stays"));
+}
+
 async fn check(url: &str) {
     let here = lockkeeper::open(url).await.unwrap().locker.ttl(TTL).warm(true).build();
     let other = lockkeeper::open(url).await.unwrap();
@@ -54,6 +64,33 @@ async fn check(url: &str) {
     let guard = timeout(PATIENCE, there.lock("k")).await.expect("it was not recalled").unwrap();
     assert!(last < guard.fence());
     guard.release().await.unwrap();
+
+    // What is broken while it is idle is forgotten, quietly.
+    cycle(&here).await;
+    inspect.break_lock(&key).await.unwrap();
+    gone(&here, "what was broken").await;
+
+    // Whoever tries it has it, too, if its locker is warm: a moment is waited for.
+    let tries = lockkeeper::open(url).await.unwrap().locker.ttl(TTL).warm(true).build();
+    here.lock("tried").await.unwrap().release().await.unwrap();
+    let tried = async {
+        loop {
+            if let Some(guard) = tries.try_lock("tried").await.unwrap() {
+                return guard;
+            }
+        }
+    };
+    timeout(PATIENCE, tried).await.expect("a try did not get it").release_fully().await.unwrap();
+    gone(&here, "what was tried").await;
+
+    // Idle readers are in no reader's way, and go for a writer.
+    for locker in [&here, &tries] {
+        locker.read("shared").await.unwrap().release().await.unwrap();
+    }
+    timeout(PATIENCE, there.read("shared")).await.expect("a reader waits").unwrap().release().await.unwrap();
+    assert_eq!((here.lines(), tries.lines()), (1, 1), "they are in nobody's way");
+    timeout(PATIENCE, there.write("shared")).await.expect("a writer waits").unwrap().release().await.unwrap();
+    assert_eq!((here.lines(), tries.lines()), (0, 0), "each of them was asked to go");
 
     // So does it when nobody wants it and its locker is gone.
     cycle(&here).await;

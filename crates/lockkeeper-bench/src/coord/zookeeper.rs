@@ -59,7 +59,8 @@ pub(crate) async fn run(three: bool) -> Outcome {
         &handed,
         requests,
         4.0,
-        "whoever waits needs five: make, list and watch in line; enter, give back; whoever finds it free needs three: make, list, give back; heartbeats among them",
+        "whoever waits needs five: make, list and watch in line; enter, give back; whoever finds it free needs three: make, list, give back; heartbeats among them; \
+         what remains: decision 74",
     ));
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! Two curves per store on logarithmic axes: a hand-off by the length of its line, and keeping by the number of locks.
+//! Two curves per store on logarithmic axes: a hand-off by the length of its line, and a list of all locks by their number.
 
 use std::fmt::Write as _;
 

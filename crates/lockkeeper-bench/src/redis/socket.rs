@@ -41,7 +41,7 @@ fn row(what: &'static str, [ours, raw, ratio]: [f64; 3]) -> Row {
         theirs: format!("{raw:.1}µs"),
         ratio,
         bound: Bound::AtMost(1.15),
-        note: "`SET NX PX` and compare-and-delete, no client library; ours with queue and durable fence"
+        note: "`SET NX PX` and compare-and-delete, no client library; ours with queue and durable fence; what remains: decision 74"
             .into(),
     }
 }

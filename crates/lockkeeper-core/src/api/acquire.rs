@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::api::guard::{Guard, Waited};
+use crate::api::recall::recall;
 use crate::api::request::{Attempt, Contending, LockRequest, Progress, Won};
 use crate::clock::{Moment, Span};
 use crate::engine::ask::Ask;
@@ -14,15 +15,16 @@ use crate::engine::background::InRuntime;
 use crate::engine::contest::{self, Contest};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::leave::{leave_in_background, release, step_down};
+use crate::engine::leave::{release, step_down};
 use crate::engine::line::Arrival;
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::engine::waiter::{Call, Waiter};
+use crate::engine::warm::arrive;
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
-use crate::observe::{CooledBy, Event, GrantedBy};
-use crate::spi::claim::{Label, Load};
+use crate::observe::{Event, GrantedBy};
+use crate::spi::claim::Load;
 
 impl LockRequest {
     /// The short way: an ordinary mutex that never ends by itself, free, in a store that is not asked. Whatever is not as
@@ -255,34 +257,14 @@ async fn try_once(
         }
         Start::Represent(keeper) => keeper,
     };
-    let mut won = Contest::new(engine, key, ask, keeper).win(started, Moment::NEVER).await?;
-    if won.is_none() && ask.warm && engine.profile.recalls() {
-        won = recall(engine, key, ask, label).await?;
+    let mut contest = Contest::new(engine, key, ask, keeper);
+    let mut won = contest.win(started, Moment::NEVER).await?;
+    // Where the store cannot tell, whoever keeps locks expects others to do so, too.
+    if won.is_none() && engine.profile.recalls() && contest.met_idle().unwrap_or(ask.warm) {
+        won = recall(engine, key, ask, label, engine.clock.now() - started).await?;
     }
     let waited = Waited::in_lines(Duration::ZERO, engine.clock.now() - started);
     Ok(won.map(|held| Won { held, by: GrantedBy::Store, waited }))
-}
-
-/// How long a try waits for a lock that may be idle elsewhere: where its holder is notified, and where it looks by itself.
-const RECALL_WAIT: Duration = Duration::from_millis(50);
-const LOOK_WAIT: Duration = Duration::from_millis(150);
-
-/// Whoever has the lock may be idle: stand in its line for a moment, so that it hears of us.
-async fn recall(engine: &Arc<Engine>, key: &Key, ask: &Ask, label: Arc<Label>) -> Result<Option<Hold>> {
-    let now = engine.clock.now();
-    match arrive(engine, key, ask, now) {
-        Arrival::Represent => {}
-        Arrival::Held(held) | Arrival::Retaken(held) | Arrival::Joined(held, _) => return Ok(Some(held)),
-        // Others of us have come meanwhile.
-        _ => return Ok(None),
-    }
-    let ask = Ask { patient: true, ..ask.clone() };
-    let keeper = contest::enter(engine, key, &ask, label).inspect_err(|_| step_down(engine, key, None))?;
-    let moment = if engine.profile.notifies { RECALL_WAIT } else { LOOK_WAIT };
-    match Contest::new(engine, key, &ask, keeper).win(now, now.after(moment)).await {
-        Err(Error::TimedOut { .. }) => Ok(None),
-        answer => answer,
-    }
 }
 
 /// What the first step led to.
@@ -326,19 +308,6 @@ fn begin(request: &LockRequest, engine: &Arc<Engine>, key: &Key, now: Moment) ->
         Arrival::TooDeep => Err(too_deep(engine)),
         Arrival::Full => Err(Error::Full { waiters: engine.queue.bounds().waiters_max }),
         Arrival::Closed => Err(Error::Closed),
-    }
-}
-
-/// Arrive, after what is idle and of no use to this caller was given back.
-fn arrive(engine: &Arc<Engine>, key: &Key, ask: &Ask, now: Moment) -> Arrival {
-    loop {
-        match engine.queue.arrive(key, ask, now) {
-            Arrival::Cooled(tenure) => {
-                engine.observe(&Event::Cooled { key, by: CooledBy::Unfit });
-                leave_in_background(engine, &tenure);
-            }
-            arrival => return arrival,
-        }
     }
 }
 

@@ -157,8 +157,9 @@ impl LockerBuilder {
     /// Keep locks warm: what is given back stays with this process while nobody outside wants it, and taking it again costs no
     /// trip to the store. Each guard has a fence of its own all the same. Default off.
     ///
-    /// Whoever wants the lock elsewhere has it back at once; this needs a store that notifies holders
-    /// ([`Profile::notifies`](crate::backend::Profile::notifies)); on others nothing stays. What is idle is not renewed and goes after a
+    /// Whoever wants the lock elsewhere has it back at once where the store notifies holders
+    /// ([`Profile::notifies`](crate::backend::Profile::notifies)), and a moment later where idle holders look by themselves
+    /// ([`Profile::looks`](crate::backend::Profile::looks)). On other stores nothing stays. What is idle is not renewed and goes after a
     /// third of its ttl. A process that dies blocks others for the rest of that ttl, also with nobody at work, which without this
     /// setting it would not. A [`try_lock`](Locker::try_lock) that finds the lock taken asks for it and waits a moment, because it may
     /// be idle elsewhere. Elections, [`lock_all`](Locker::lock_all) and [`once`](Locker::once) never keep anything.

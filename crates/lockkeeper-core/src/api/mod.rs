@@ -5,6 +5,7 @@
 //!  builder   its settings
 //!  request   what the caller wants
 //!  acquire   the walk of a request, from the local line to the guard
+//!  recall    a try on what may be idle elsewhere
 //!  guard     what the caller holds
 //!  shared    requests and guards of those who share
 //!  downgrade from writing to reading
@@ -30,6 +31,7 @@ mod limits;
 pub(crate) mod locker;
 pub mod multi;
 pub(crate) mod once;
+mod recall;
 mod refused;
 pub(crate) mod request;
 pub(crate) mod shared;

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use crate::engine::exit::Open;
+use crate::engine::exit::{Ending, Open, end_with_process};
 use crate::error::Result;
 use crate::kit::{Driver, Home, Tasks, caller};
 
@@ -54,6 +55,8 @@ pub(crate) struct Background {
     tasks: Arc<Tasks>,
     /// How long the end of the process waits for our tasks.
     exit_wait: Duration,
+    /// The end of the process begins some itself. Relaxed: noted twice is harmless.
+    ends_with_process: AtomicBool,
 }
 
 impl Background {
@@ -62,7 +65,7 @@ impl Background {
             Some(Home { driver, tasks }) => (OnceLock::from(driver), tasks),
             None => (OnceLock::new(), Arc::default()),
         };
-        Background { brought, own, tasks, exit_wait }
+        Background { brought, own, tasks, exit_wait, ends_with_process: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -84,13 +87,23 @@ impl Background {
 
     /// Run a task that [`Background::drained`] waits for, and the end of the process for a while.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        // Who brings an executor also ends it: nothing runs there when the process ends.
-        let waited_for = self.brought.is_none() && !self.exit_wait.is_zero();
-        let open = waited_for.then(|| Open::new(self.exit_wait));
+        let open = self.is_waited_for().then(|| Open::new(self.exit_wait));
         self.spawn_untracked(Box::pin(self.tasks.track(async move {
             let _open = open;
             task.await;
         })));
+    }
+
+    /// Who brings an executor also ends it: nothing runs there when the process ends.
+    fn is_waited_for(&self) -> bool {
+        self.brought.is_none() && !self.exit_wait.is_zero()
+    }
+
+    /// The end of the process ends this, too, if it waits for our tasks. It is said again and again, and noted once.
+    pub(crate) fn end_with_process(&self, ending: impl FnOnce() -> Weak<dyn Ending>) {
+        if !self.ends_with_process.load(Ordering::Relaxed) && self.is_waited_for() {
+            self.ends_with_process.store(end_with_process(ending(), self.exit_wait), Ordering::Relaxed);
+        }
     }
 
     /// Run a task that nobody waits for.

@@ -79,6 +79,8 @@ pub(crate) struct Contest<'a> {
     waits: Option<Arc<()>>,
     /// It was told that names take turns.
     takes_turns: bool,
+    /// Whether somebody in our way may be idle, if the store could tell.
+    may_be_idle: Option<bool>,
 }
 
 enum Phase {
@@ -108,11 +110,17 @@ impl<'a> Contest<'a> {
             differs: false,
             waits: None,
             takes_turns: false,
+            may_be_idle: None,
         }
     }
 
+    /// Whether a try that did not get it met somebody who may be idle, if the store could tell.
+    pub(crate) fn met_idle(&self) -> Option<bool> {
+        self.may_be_idle
+    }
+
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
-    pub(crate) async fn win(mut self, started: Moment, until: Moment) -> Result<Option<Hold>> {
+    pub(crate) async fn win(&mut self, started: Moment, until: Moment) -> Result<Option<Hold>> {
         // A wait of zero means not to wait for others; the answer of the store is awaited all the same.
         let answer_until = if until <= started { Moment::NEVER } else { until };
         loop {
@@ -125,8 +133,8 @@ impl<'a> Contest<'a> {
                     Some(held) => return Ok(Some(held)),
                     None => continue,
                 },
-                Some((_, Ok(Turn::Wait { recheck, ahead, theirs, crowded }))) => {
-                    (self.ahead, self.outage) = (ahead, None);
+                Some((_, Ok(Turn::Wait { recheck, ahead, theirs, crowded, may_be_idle }))) => {
+                    (self.ahead, self.outage, self.may_be_idle) = (ahead, None, may_be_idle);
                     self.compare(theirs);
                     self.take_turns(crowded);
                     if !self.ask.patient {

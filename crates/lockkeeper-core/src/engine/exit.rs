@@ -1,10 +1,11 @@
-//! The end of the process: it waits a moment for what was given back and is not confirmed yet.
+//! The end of the process: what is idle is given back, and it waits a moment for what is not confirmed yet.
 //!
 //! A short `main` that drops its guard would else end before the store hears of it, and leave the lock for the ttl. What
-//! waits is a counter and nothing that can be locked: a fork may have copied a lock in the middle of its use.
+//! waits is a counter, and the list of those who keep something idle is never waited for: a fork may have copied a lock in the
+//! middle of its use.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, Weak};
 use std::time::Duration;
 
 use crate::clock::{Clock, pause_thread};
@@ -56,6 +57,40 @@ fn unpacked(both: u64) -> (u32, u32) {
     ((both >> 32) as u32, both as u32)
 }
 
+/// Who may have something to give back when the process ends, though nobody drops it: a locker in a `static`.
+pub(crate) trait Ending: Send + Sync {
+    /// Begin to give it back, as tasks that are [`Open`].
+    fn begin_to_end(self: Arc<Self>);
+}
+
+static ENDING: Mutex<Vec<Weak<dyn Ending>>> = Mutex::new(Vec::new());
+
+/// How often to try for the list. Whoever has it is quick; in a fork nobody may have it, for ever.
+const LIST_TRIES: u32 = 1000;
+
+fn ending() -> Option<MutexGuard<'static, Vec<Weak<dyn Ending>>>> {
+    (0..LIST_TRIES).find_map(|_| {
+        std::hint::spin_loop();
+        ENDING.try_lock().ok()
+    })
+}
+
+/// The end of the process ends this, too, and waits so long for it. `false` if that could not be noted now.
+pub(crate) fn end_with_process(it: Weak<dyn Ending>, wait: Duration) -> bool {
+    let Some(mut all) = ending() else { return false };
+    watch(wait);
+    all.retain(|it| it.strong_count() != 0);
+    all.push(it);
+    true
+}
+
+/// The end waits so long from now on, if it did not wait longer.
+fn watch(wait: Duration) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| lockkeeper_fork::at_exit(end));
+    WAIT_MAX.fetch_max(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
 /// A task that the end of the process waits for.
 pub(crate) struct Open {
     forks: u32,
@@ -64,9 +99,7 @@ pub(crate) struct Open {
 impl Open {
     /// One more, for which the end waits so long.
     pub(crate) fn new(wait: Duration) -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| lockkeeper_fork::at_exit(wait_until_none));
-        WAIT_MAX.fetch_max(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        watch(wait);
         let forks = lockkeeper_fork::forks();
         OPEN.add(forks);
         Open { forks }
@@ -79,7 +112,13 @@ impl Drop for Open {
     }
 }
 
-/// Called where the thread's own variables are gone: nothing here may use one.
+/// Called where the thread's own variables are gone: nothing here may use one, so others do the work.
+fn end() {
+    let ending: Vec<_> = ending().map(|it| it.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default();
+    ending.into_iter().for_each(Ending::begin_to_end);
+    wait_until_none();
+}
+
 fn wait_until_none() {
     let clock = Clock::boot();
     let until = clock.now().after(Duration::from_nanos(WAIT_MAX.load(Ordering::Relaxed)));

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::engine::exit::Ending;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::engine::line::{Calls, Release};
@@ -164,9 +165,27 @@ pub(crate) fn cool(engine: &Arc<Engine>, tenure: &Arc<Tenure>, by: CooledBy) -> 
     true
 }
 
+/// Give back all that is idle, because the locker or the process ends.
+pub(crate) fn cool_all(engine: &Arc<Engine>) {
+    for tenure in engine.queue.idle() {
+        cool(engine, &tenure, CooledBy::Closed);
+    }
+}
+
+impl Ending for Engine {
+    fn begin_to_end(self: Arc<Self>) {
+        // A fork has the list of its parent, and nothing of what is on it.
+        if self.is_here() {
+            let engine = self.clone();
+            self.background.spawn(async move { cool_all(&engine) });
+        }
+    }
+}
+
 /// Refuse new requests, call off the waiting, take back what is held, and leave the store.
 pub(crate) fn close(engine: &Arc<Engine>) {
     engine.closed.store(true, Ordering::Release);
+    cool_all(engine);
     let (called, tenures) = engine.queue.close();
     called.into_iter().for_each(Calls::wake);
     engine.closing.notify_waiters();
@@ -216,7 +235,9 @@ fn end(engine: &Engine, tenure: &Arc<Tenure>) -> Ended {
     if tenure.is_private && Arc::strong_count(tenure) == 1 {
         return Ended::Nothing;
     }
-    match tenure.end() {
+    let ended = tenure.end();
+    engine.warmth.ended(tenure);
+    match ended {
         End::Nothing => Ended::Nothing,
         End::Out => Ended::Out,
         End::Leave(mut place) => {
@@ -360,6 +381,7 @@ impl Drop for Engine {
         self.schedule.stop();
         let idle = if self.is_here() { self.queue.idle() } else { Vec::new() };
         for tenure in idle {
+            self.observe(&Event::Cooled { key: &tenure.key, by: CooledBy::Closed });
             if let End::Leave(place) = tenure.end() {
                 self.background.spawn(async move {
                     let _ = place.leave_dyn().await;

@@ -156,6 +156,12 @@ impl Queue {
         true
     }
 
+    /// Whether nobody has it, and it stays.
+    pub(crate) fn is_idle(&self, tenure: &Arc<Tenure>) -> bool {
+        let hash = tenure.key.hash64();
+        self.shard(hash).lines.find(hash, |it| it.is_idle(tenure)).is_some()
+    }
+
     /// All that is idle.
     pub(crate) fn idle(&self) -> Vec<Arc<Tenure>> {
         let mut idle = Vec::new();

@@ -179,7 +179,9 @@ fn settle(
     }
     let returned = tenure.bring_back(place);
     if let Returned::Resting = returned {
-        listen(engine, tenure.clone());
+        // What became idle meanwhile looks, too, where it must look by itself. Whoever gives it back later finds the place here.
+        let looks = engine.profile.looks && engine.queue.is_idle(tenure);
+        if looks { listen_idle(engine, tenure.clone()) } else { listen(engine, tenure.clone()) }
     }
     returned
 }

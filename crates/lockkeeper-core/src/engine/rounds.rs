@@ -97,7 +97,7 @@ fn visit(engine: &Arc<Engine>, now: Moment, alarmed: bool) -> Moment {
         lose(engine, &tenure, reason);
     }
     for tenure in cold {
-        cool(engine, &tenure, CooledBy::Time);
+        cool(engine, &tenure, if alarmed { CooledBy::Recall } else { CooledBy::Time });
     }
     for tenure in due {
         renew(engine, tenure);

@@ -56,8 +56,13 @@ impl Stay {
         self.numbered.load(Ordering::Relaxed) && self.numbered.swap(false, Ordering::Relaxed)
     }
 
-    /// Make it known to those who choose what must go. `false` if it was before.
-    pub(crate) fn list(&self) -> bool {
-        !self.listed.load(Ordering::Relaxed) && !self.listed.swap(true, Ordering::Relaxed)
+    /// Whether it is known to those who choose what must go. Only they change that, under their lock.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// It is known to them from now on, or not any more. What it was before.
+    pub(crate) fn list(&self, listed: bool) -> bool {
+        self.listed.swap(listed, Ordering::Relaxed)
     }
 }

@@ -47,8 +47,7 @@ const REASONS: [LostReason; 6] = [
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
-    /// What it weighs, of what. Changed only by the queue, under its lock, and read there, or by those who have not shared
-    /// it yet: Relaxed is enough.
+    /// What it weighs, of what. Changed only by the queue, under its lock, and read there, or by who has not shared it yet: Relaxed.
     weight: AtomicU32,
     capacity: AtomicU32,
     /// It is about to become one of readers. Under the queue's lock, too.
@@ -69,14 +68,12 @@ pub(crate) struct Tenure {
     renew_at: AtomicU64,
     /// When to ask, before it must be renewed, whether somebody outside waits.
     ask_at: AtomicU64,
-    /// When we learnt that somebody outside waits; `NEVER` while we know of nobody. It and `wanted_from` are written in
-    /// two steps by the renewal that is under way; a reader between them hands on a little more or less often than
-    /// the bounds say, once. Relaxed is enough.
+    /// When we learnt that somebody outside waits; `NEVER` while we know of nobody. It and `wanted_from` are written in two steps by
+    /// the renewal that is under way; a reader between them hands on a little more or less than the bounds say, once: Relaxed.
     wanted_since: AtomicU64,
     /// `hand_ons` at that time.
     wanted_from: AtomicU64,
-    /// Not to be given back before. Only ever moved forward, before the guard that asked for it exists; whoever gives
-    /// that guard back has got it from there, which orders the two. Relaxed is enough.
+    /// Not to be given back before. Only moved forward, before the guard that asked for it exists, which orders the two: Relaxed.
     kept_until: AtomicU64,
     /// When the present hold began, for observers.
     pub(crate) since: Began,
@@ -85,9 +82,8 @@ pub(crate) struct Tenure {
     /// Somebody was told that the deadline has passed; no renewal may make that untrue. Only ever set; the renewal looks
     /// at it after its answer came, with Acquire, to see what was told before.
     over: AtomicBool,
-    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-ons is read, and read after
-    /// it is written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever
-    /// ended it sees the listener.
+    /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-ons is read, and read after it is
+    /// written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever ended it sees the listener.
     listened: AtomicBool,
     pub(crate) signs: Signs,
     /// Boxed, because a tenure that no store knows of has nothing at rest, and is made with every in-process lock.
@@ -378,8 +374,7 @@ impl Tenure {
         f(locked(&self.rest).get_or_insert_default())
     }
 
-    /// Resolve when the guard with this fence has lost the lock or given it back. `ticket` is the listener's own,
-    /// `None` at first.
+    /// Resolve when the guard with this fence has lost the lock or given it back. `ticket` is the listener's own, first `None`.
     pub(crate) fn poll_lost(
         &self,
         fence: Fence,
@@ -467,6 +462,11 @@ impl Tenure {
             None if self.is_private => End::Nothing,
             None => End::Out,
         }
+    }
+
+    /// Whether it was ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.at_rest(|it| it.ended)
     }
 
     /// Hear the answer to a leave that somebody else will do.

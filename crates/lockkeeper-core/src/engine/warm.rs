@@ -12,13 +12,17 @@
 //! What is idle is never renewed, so a process that dies blocks others for the rest of one lease at the most. It listens all the
 //! time; a sign means that it must go.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use crate::clock::Moment;
+use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
-use crate::engine::leave::{cool, kept};
+use crate::engine::leave::{cool, kept, leave_in_background};
+use crate::engine::line::Arrival;
 use crate::engine::renewal::listen_idle;
 use crate::engine::shared::Engine;
-use crate::observe::CooledBy;
+use crate::key::Key;
+use crate::observe::{CooledBy, Event};
 
 /// Keep what this guard gives back, if it may stay. `true` if it did: the store is not told.
 #[inline]
@@ -41,10 +45,28 @@ fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
     kept(engine, held, since);
     engine.schedule.no_later_than(tenure.renew_at());
     listen_idle(engine, tenure.clone());
-    if tenure.stay.list() {
+    if !tenure.stay.is_listed() {
+        engine.background.end_with_process(|| {
+            let weak: Weak<Engine> = Arc::downgrade(engine);
+            weak
+        });
         for victim in engine.warmth.kept(tenure) {
             cool(engine, &victim, CooledBy::TooMany);
         }
     }
     true
+}
+
+/// Arrive, after what is idle and of no use to this caller was given back.
+#[inline]
+pub(crate) fn arrive(engine: &Arc<Engine>, key: &Key, ask: &Ask, now: Moment) -> Arrival {
+    loop {
+        match engine.queue.arrive(key, ask, now) {
+            Arrival::Cooled(tenure) => {
+                engine.observe(&Event::Cooled { key, by: CooledBy::Unfit });
+                leave_in_background(engine, &tenure);
+            }
+            arrival => return arrival,
+        }
+    }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Warmth {
 struct State {
     /// What is or was idle, the one that came first at the front.
     known: VecDeque<Arc<Tenure>>,
+    /// How many of these have ended.
+    ended: usize,
     /// Keys that are cold: those of the present span, and those of the one before.
     cold: [Filter; 2],
     turned_at: Moment,
@@ -78,6 +80,7 @@ impl Warmth {
         let never = Moment::from_nanos(0);
         let state = State {
             known: VecDeque::new(),
+            ended: 0,
             cold: [Filter::default(), Filter::default()],
             turned_at: never,
             recalls: 0,
@@ -98,23 +101,53 @@ impl Warmth {
         state.none_until <= now && !state.cold.iter().any(|it| it.has(key))
     }
 
-    /// One more is idle for the first time. What comes back must be given back for it, if it still is idle: that which came
-    /// first and was not used since it was last looked at.
+    /// One more is idle, of which nothing was known. What comes back must be given back for it, if it is idle: that which came
+    /// first and was not used since it was last looked at. What is in use at that moment becomes known again when it is idle.
     pub(crate) fn kept(&self, tenure: &Arc<Tenure>) -> Vec<Arc<Tenure>> {
         let mut state = locked(&self.state);
+        // Known first, and asked for its end then: whoever ends it looks the other way round.
+        if tenure.stay.list(true) {
+            return Vec::new();
+        }
+        if tenure.has_ended() {
+            tenure.stay.list(false);
+            return Vec::new();
+        }
         state.known.push_back(tenure.clone());
         let (mut chances, mut victims) = (self.max, Vec::new());
-        while self.max < state.known.len()
+        while self.max < state.known.len() - state.ended
             && let Some(first) = state.known.pop_front()
         {
-            if first.stay.take_touched() && 0 < chances {
+            if !first.stay.is_listed() {
+                state.ended -= 1;
+            } else if first.stay.take_touched() && 0 < chances {
                 chances -= 1;
                 state.known.push_back(first);
             } else {
+                first.stay.list(false);
                 victims.push(first);
             }
         }
         victims
+    }
+
+    /// It has ended: it does not count any more.
+    #[inline]
+    pub(crate) fn ended(&self, tenure: &Tenure) {
+        if tenure.stay.is_listed() {
+            self.forget(tenure);
+        }
+    }
+
+    #[inline(never)]
+    fn forget(&self, tenure: &Tenure) {
+        let mut state = locked(&self.state);
+        state.ended += usize::from(tenure.stay.list(false));
+        // Half of them at the most are kept for nothing.
+        if state.known.len() < state.ended * 2 {
+            state.known.retain(|it| it.stay.is_listed());
+            state.ended = 0;
+        }
     }
 
     /// Somebody outside wanted an idle lock; `paid` if it had been taken again before. `true` if all are to be given back.
@@ -175,6 +208,17 @@ mod tests {
         assert!(!warmth.admits(&key("b"), at(3)));
         assert!(warmth.admits(&key("b"), at(4)));
         assert!((0..60).all(|second| !warmth.recalled(&key("a"), true, at(200 + second))), "one in a second");
+    }
+
+    #[test]
+    fn walks_in_a_row_end_all_warmth_for_a_minute_at_the_most() {
+        let (warmth, mut second) = (Warmth::new(8), 0);
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
+            assert_eq!((0..WALK).filter(|_| warmth.recalled(&key("a"), true, at(second))).count(), 1);
+            assert!(!warmth.admits(&key("b"), at(second + pause - 1)), "{pause}");
+            assert!(warmth.admits(&key("b"), at(second + pause)), "{pause}");
+            second += pause + 1;
+        }
     }
 
     #[test]

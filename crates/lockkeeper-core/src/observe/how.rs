@@ -79,6 +79,8 @@ pub enum CooledBy {
     Unfit,
     /// By hand: [`Locker::cool`](crate::Locker::cool).
     Hand,
+    /// Its locker was shut down or dropped, or the process ends.
+    Closed,
 }
 
 /// What a store is asked. See [`Event::Asked`](crate::observe::Event::Asked).

@@ -26,8 +26,9 @@
 //! 17. Where the profile says lingering, [`Place::linger`] keeps the lock for that time and no longer.
 //! 18. Where the profile says lowering, [`Place::lower`] makes what is held weigh less where it stands: those who fit beside
 //!     it now enter, in their order, and nobody gets in between. What is not held is not acquired by it.
-//! 19. Where the profile says notifying, [`Place::changed`] of a place that holds resolves when somebody begins to wait, also
-//!     if that was before it was called. Where it says looking, too, though a moment later.
+//! 19. Where the profile says notifying, [`Place::changed`] of a place that holds resolves when somebody begins to wait, and when
+//!     what it holds was taken away by [`break_lock`](crate::inspect::Inspect::break_lock), also if that was before it was called. Where it
+//!     says looking, too, though a moment later.
 
 use std::fmt;
 use std::future::Future;
@@ -236,6 +237,9 @@ pub enum Turn {
         theirs: Option<u32>,
         /// We do not stand in line: this process waits for as many names as it may, and names take turns.
         crowded: bool,
+        /// Whether somebody in our way may be idle, because its process [keeps such locks](crate::claim::Label::warm): then
+        /// standing in line for a moment calls it. Asked of stores for those who will not wait; `None` where it cannot be told cheaply.
+        may_be_idle: Option<bool>,
     },
 }
 
@@ -251,7 +255,7 @@ impl Turn {
     /// assert!(matches!(turn, Turn::Wait { ahead: Some(1), theirs: Some(8), .. }));
     /// ```
     pub const fn wait(recheck: Duration, ahead: Option<u64>) -> Self {
-        Turn::Wait { recheck, ahead, theirs: None, crowded: false }
+        Turn::Wait { recheck, ahead, theirs: None, crowded: false, may_be_idle: None }
     }
 
     /// Others name this capacity, which is not ours.
@@ -259,6 +263,23 @@ impl Turn {
     pub const fn theirs(mut self, capacity: Option<u32>) -> Self {
         if let Turn::Wait { theirs, .. } = &mut self {
             *theirs = capacity;
+        }
+        self
+    }
+
+    /// Whether somebody in our way may be idle.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockkeeper_core::backend::Turn;
+    ///
+    /// let turn = Turn::wait(Duration::from_secs(3), None).may_be_idle(Some(true));
+    /// assert!(matches!(turn, Turn::Wait { may_be_idle: Some(true), .. }));
+    /// ```
+    #[must_use]
+    pub const fn may_be_idle(mut self, it: Option<bool>) -> Self {
+        if let Turn::Wait { may_be_idle, .. } = &mut self {
+            *may_be_idle = it;
         }
         self
     }

@@ -6,7 +6,8 @@
 --                                     ARGV[4]  if given: what is held must be that much as well
 --   answer   counter                            held, nobody waits behind
 --            {1, counter}                       held, somebody waits behind
---            {0, ticks until a holder expires, claims ahead, smallest capacity of holders if they are looked at}
+--            {0, ticks until a holder expires, claims ahead, smallest capacity of holders, 1 if one may be idle}
+--                                               the last two only if holders are looked at, the last for those who will not wait
 --            {-1}                               refused: this claim has left, and this call comes too late
 --            {-2}                               refused: counters are used up, by a clock far in the future
 --
@@ -94,6 +95,18 @@ local first = sole and struct.unpack('>d', sole, 11)
   or expiry
 -- Whoever just joined is last, and whoever did not join has all before it.
 local ahead = mine and redis.call('LPOS', line, me) or waiting() - (joins and 1 or 0)
+-- Whoever asks again at the head may wait for what is idle, in a process that missed its message. Whoever only tries is told.
+local idle = 0
+if not joins or mine and ahead == 0 then
+  for _, holder in ipairs(inside_records()) do
+    if string.find(holder, 'lockkeeper.warm', 75, true) then
+      idle = 1
+      if mine then
+        tell(holder, 'W' .. string.sub(holder, 19, 34))
+      end
+    end
+  end
+end
 -- Whoever only tried leaves nothing behind, no longer life of the keys either.
 store((mine or joins) and ttl + 10 or 0)
-return { 0, first - now, ahead + holders(), smallest }
+return { 0, first - now, ahead + holders(), smallest, idle }

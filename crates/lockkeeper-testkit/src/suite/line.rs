@@ -1,4 +1,4 @@
-//! Line 11: first come, first served, where the profile says so; and those who will not wait.
+//! Lines 11 and 19: first come, first served, where the profile says so; those who will not wait; and what a holder hears.
 
 use lockkeeper_core::backend::{Backend, Order};
 use tokio::task::JoinSet;
@@ -284,5 +284,37 @@ pub async fn a_holder_is_notified_that_somebody_waits<H: Harness>(trial: &Trial<
     holder.is_notified(why).await?;
     waiter.leaves().await?;
     holder.leaves().await?;
+    Ok(Outcome::Shown)
+}
+
+/// A holder that listens is notified when its lock was broken, without a renewal; also if it listens only afterwards.
+///
+/// # Errors
+/// If the store breaks the contract.
+pub async fn a_holder_is_notified_that_its_lock_was_broken<H: Harness>(trial: &Trial<H>) -> Verdict {
+    let (here, there) = (trial.connect().await, trial.connect().await);
+    if !here.profile().notifies && !here.profile().looks {
+        return Ok(Outcome::NotPromised("the store does not speak to holders, nor do they look"));
+    }
+    let Some(inspect) = trial.inspect(&there) else {
+        return Ok(Outcome::NotPromised("the harness offers no view of the store"));
+    };
+    let why = "its lock was broken";
+    for listens_before in [true, false] {
+        let mut holder = trial.contender(&here)?;
+        holder.takes().await?;
+        trial.history.note(&holder.claim, history::What::Lost);
+        let breaks = inspect.break_lock(&trial.key);
+        if listens_before {
+            let (notified, broken) = tokio::join!(holder.is_notified(why), breaks);
+            broken?;
+            notified?;
+        } else {
+            breaks.await?;
+            holder.is_notified(why).await?;
+        }
+        holder.must_be_lost(why).await?;
+        holder.leaves().await?;
+    }
     Ok(Outcome::Shown)
 }

@@ -182,6 +182,7 @@ macro_rules! __cases {
             line::an_impatient_claim_does_not_overtake [11];
             line::a_holder_hears_that_it_is_wanted [11];
             line::a_holder_is_notified_that_somebody_waits [19];
+            line::a_holder_is_notified_that_its_lock_was_broken [19];
             names::odd_names_work_and_never_alias [1];
             memos::whoever_did_not_see_the_last_write_does_not_write [16];
             memos::no_version_is_given_twice [16];

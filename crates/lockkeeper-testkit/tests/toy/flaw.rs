@@ -46,6 +46,8 @@ pub(crate) enum Flaw {
     WantedNever,
     WantedAlways,
     HolderNotNotified,
+    LossNotTold,
+    LossToldToListenersOnly,
     RecheckTooLate,
     WakeUpNeeded,
     PersistenceWins,

@@ -88,7 +88,14 @@ impl Backend for Toy {
         let profile = Profile::new("toy", Reach::Process).fifo().weighted().lingering().lowering();
         let profile = profile.ttl(Duration::from_millis(1), Duration::from_secs(3600));
         // Whoever hears something renews: with a mistake elsewhere, too often for it to show.
-        let notifies = matches!(self.flaw, Flaw::None | Flaw::NoneWithSessions | Flaw::HolderNotNotified);
+        let notifies = matches!(
+            self.flaw,
+            Flaw::None
+                | Flaw::NoneWithSessions
+                | Flaw::HolderNotNotified
+                | Flaw::LossNotTold
+                | Flaw::LossToldToListenersOnly
+        );
         let profile = if notifies { profile.notifying() } else { profile };
         if sessions { profile.by_session() } else { profile }
     }
@@ -297,6 +304,14 @@ impl ToyPlace {
 }
 
 impl ToyPlace {
+    /// It was made holder, and is not known any more.
+    fn has_lost(&self) -> bool {
+        let told_late = !self.toy.is(Flaw::LossNotTold) && !self.toy.is(Flaw::LossToldToListenersOnly);
+        let id = self.id();
+        let is_known = |row: &mut Row, _| row.held.iter().chain(&row.line).any(|it| it.id == id);
+        told_late && self.asked && !self.left && !self.with_row(is_known)
+    }
+
     fn holds_what_is_wanted(&self) -> bool {
         self.with_row(|row, _| row.held.iter().any(|it| it.id == self.id()) && !row.line.is_empty())
     }
@@ -325,6 +340,9 @@ impl Place for ToyPlace {
             if self.toy.is(Flaw::HolderNotNotified) {
                 std::future::pending::<()>().await;
             }
+            return;
+        }
+        if self.has_lost() {
             return;
         }
         let release = self.toy.is(Flaw::ListeningReleases).then(|| Release(self));
@@ -429,6 +447,10 @@ impl Inspect for Toy {
         let named = row.held.iter().map(|it| occupant(it, now)).collect();
         if !self.is(Flaw::BreakReleasesNothing) {
             row.held.clear();
+        }
+        drop(store);
+        if !self.is(Flaw::LossNotTold) {
+            self.bell.notify_waiters();
         }
         Ok(named)
     }
