@@ -150,3 +150,49 @@ async fn whatever_is_written_into_keys_of_etcd_everybody_is_answered() -> Result
     let server = Etcd::start(EtcdOptions::default()).await?;
     survive(&server, &format!("etcd://{}", server.address())).await
 }
+
+/// A lock is held and its name is not what it was: it is neither free nor nameless.
+async fn nameless(url: &str, spoil: impl AsyncFn(&str) -> Result<(), Trouble>) -> Result<(), Trouble> {
+    let (one, two) = (lockkeeper::connect(url).await?, lockkeeper::open(url).await?);
+    let other = two.locker.build();
+    let guard = one.lock("spoiled/name").await?;
+    let asked = Key::new("spoiled/name")?;
+    for name in ["", "an\u{1b}[31mother"] {
+        spoil(name).await?;
+        if other.try_lock("spoiled/name").await?.is_some() {
+            return Err("a lock that is held was given".into());
+        }
+        let info = two.inspect.show(&asked).await?.ok_or("a lock that is held was shown as free")?;
+        if info.holders.len() != 1 || info.foreign.len() != 1 {
+            return Err(format!("a name that is not ours was not told: {info:?}").into());
+        }
+        let all = two.inspect.list("").await?;
+        if all.len() != 1 || all[0].holders.len() != 1 || all[0].foreign.len() != 1 {
+            return Err(format!("a lock with a foreign name was left out of the list: {all:?}").into());
+        }
+    }
+    guard.release().await?;
+    drop(one.lock("spoiled/name").await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_postgresql_with_a_foreign_name_is_not_shown_as_free() -> Result<(), Trouble> {
+    let server = Postgres::start(PostgresOptions::default()).await?;
+    nameless(&server.url(), async |name| {
+        let schema = schema(&server).await?;
+        server.sql(&format!("UPDATE {schema}.lockkeeper_lock SET name = '{name}'")).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_mariadb_with_a_foreign_name_is_not_shown_as_free() -> Result<(), Trouble> {
+    let server = MariaDb::start(MariaDbOptions::default()).await?;
+    nameless(&server.url(), async |name| {
+        server.sql(&format!("UPDATE lockkeeper_lock SET name = '{name}'")).await?;
+        Ok(())
+    })
+    .await
+}
