@@ -127,6 +127,17 @@ impl Site {
         }
     }
 
+    /// A database beside the one of the URL, on servers where one can be had: a database has durable locks or session locks.
+    pub(crate) async fn second_database(&self, name: &str) -> Answer<()> {
+        let make = format!("CREATE DATABASE {name}; GRANT ALL ON {name}.* TO lockkeeper@'127.0.0.1'");
+        match &self.server {
+            Server::MariaDb(it) => drop(it.sql(&make).await?),
+            Server::Mysql(it) => drop(it.sql(&make).await?),
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn file(&self) -> PathBuf {
         PathBuf::from(self.address()).join("locks.db")
     }

@@ -18,7 +18,7 @@ use crate::measure::beside;
 use crate::report::Row;
 use crate::rival::Ours;
 use bare::{Bare, BareMysql, BarePostgres};
-pub(crate) use rivals::{Advisory, Named};
+pub(crate) use rivals::{Advisory, Named, Sqlx};
 
 const OPS: u32 = 300;
 const CROWD_SPAN: Duration = Duration::from_secs(2);

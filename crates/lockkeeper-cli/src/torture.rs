@@ -87,6 +87,9 @@ mod shown {
 
     fn report(verdict: &Verdict) -> String {
         let mut text = verdict.table();
+        for remark in verdict.remarks() {
+            let _ = writeln!(text, "{remark}");
+        }
         if !verdict.is_kept() {
             text += &verdict.complaints(TOLD_MAX);
             let _ = writeln!(

@@ -127,7 +127,7 @@ impl Wish {
             };
             let mut verdict = runtime.block_on(run(&torture, &say))?;
             verdict.mutant.clone_from(&self.mutant);
-            tell(&verdict);
+            tell(&verdict, &self.again(*store));
             verdicts.push(verdict);
         }
         if let Some(page) = &self.page {
@@ -140,26 +140,55 @@ impl Wish {
     }
 }
 
+impl Wish {
+    /// The words that strike the same again: the faults and the time are part of what a seed decides.
+    fn again(&self, store: StoreName) -> String {
+        let mut words = format!("{} --seed {} --seconds {}", store.name(), self.seed, self.span.as_secs());
+        if let Some(faults) = &self.faults {
+            let names: Vec<&str> = faults.iter().map(|it| it.name()).collect();
+            words.push_str(" --faults ");
+            words.push_str(&names.join(","));
+        }
+        words
+    }
+}
+
 fn unknown(name: &str) -> String {
     let known: Vec<&str> = StoreName::ALL.iter().map(|it| it.name()).collect();
     format!("no store is called `{name}`; there are {}", known.join(", "))
 }
 
-fn tell(verdict: &Verdict) {
+fn tell(verdict: &Verdict, again: &str) {
     say(&verdict.table());
     for (word, count) in &verdict.failed {
         say(&format!("{}: {count} requests: {word}", verdict.store));
     }
+    for remark in verdict.remarks() {
+        say(&format!("{}: {remark}", verdict.store));
+    }
     if !verdict.is_kept() {
-        say(&format!(
-            "{}a promise was broken; see it again with: {} --seed {}",
-            verdict.complaints(TOLD_MAX),
-            verdict.store,
-            verdict.seed
-        ));
+        say(&format!("{}a promise was broken; see it again with: {again}", verdict.complaints(TOLD_MAX)));
     }
 }
 
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_seen_again_by_all_that_it_was_asked_for() -> Result<(), Trouble> {
+        let words = "redis --seconds 7 --seed 9 --faults calm,client-kill";
+        let wish = Wish::read(words.split(' ').map(str::to_owned))?;
+        assert_eq!(wish.again(StoreName::Redis), "redis --seed 9 --seconds 7 --faults calm,client-kill");
+        let whole = Wish::read(["etcd", "--seed", "3"].map(str::to_owned).into_iter())?;
+        assert_eq!(whole.again(StoreName::Etcd), "etcd --seed 3 --seconds 60");
+        for wrong in ["--seconds", "--seconds x", "--faults nonsense", "nonsense"] {
+            assert!(Wish::read(wrong.split(' ').map(str::to_owned)).is_err(), "{wrong}");
+        }
+        Ok(())
+    }
 }

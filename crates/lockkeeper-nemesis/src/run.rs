@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::spi::{Clock, DynInspect};
+use lockkeeper::spi::{Clock, DynInspect, Order};
 use lockkeeper_torture::{Crew, Dice, Episode, Plan, Trouble, Verdict, leftovers};
 
 use crate::fault::Fault;
@@ -45,7 +45,10 @@ pub async fn run(torture: &Torture, say: &(dyn Fn(&str) + Sync)) -> Result<Verdi
     let mut site = Site::start(torture.store).await?;
     let opened = lockkeeper::open(&site.direct).await?;
     let locker = opened.locker.build();
-    let ttl = locker.profile().ttl_min.max(TTL);
+    let profile = locker.profile();
+    let ttl = profile.ttl_min.max(TTL);
+    // A place in a line of sessions ends with its connection.
+    let in_order = profile.order == Order::Fifo && !torture.store.by_session();
     let prefix = format!("torture-{:x}/", torture.seed);
     let mut plan = Plan::new(torture.program.clone(), &site.url, &prefix, torture.seed);
     (plan.ttl, plan.aside) = (ttl, site.url_aside.clone());
@@ -88,7 +91,9 @@ pub async fn run(torture: &Torture, say: &(dyn Fn(&str) + Sync)) -> Result<Verdi
         }
     }
     say(&format!("{}: the end", torture.store.name()));
-    struggle.end(crew, &prefix).await
+    let mut verdict = struggle.end(crew, &prefix).await?;
+    verdict.in_order = in_order;
+    Ok(verdict)
 }
 
 struct Struggle<'a> {
@@ -135,9 +140,10 @@ impl Struggle<'_> {
         // as long as it can be, and the histories have the rest.
         end.end(now(), before, crew.witness().counts());
         let (history, findings, stuck) = crew.stop(HANG).await?;
+        // Nobody asks any more: looking for what is left is no gap between grants.
+        end.span.end = now();
         end.stuck = stuck;
         end.orphans = leftovers(&*self.inspect, prefix, self.ttl + HANG / 2).await?;
-        end.span.end = now();
         self.episodes.push(end);
         Ok(Verdict::new(self.torture.store.name(), self.torture.seed, history, findings, self.episodes))
     }

@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use answers::{HANG, in_words, note_panics, panics};
+use answers::{HANG, MEMORY_MAX_KIB, in_words, memory_kib, note_panics, panics};
 use lockkeeper::spi::Clock;
 use lockkeeper_torture::{Dice, Trouble};
 
@@ -16,8 +16,6 @@ const SEED: u64 = 20_261_118;
 const LIARS: u64 = 10;
 /// A connection hears so many answers, and no more.
 const ANSWERS_MAX: usize = 60;
-/// What the process may have used at its worst. An announced length is no reason to set memory aside.
-const MEMORY_MAX_KIB: u64 = 512 * 1024;
 
 /// What servers of one kind say: first, if they begin, and then.
 struct Tongue {
@@ -161,12 +159,6 @@ async fn ask(url: &str) -> Result<(), String> {
     drop(in_words(locker.lock("a").wait_at_most(wait).await)?);
     drop(in_words(locker.read("b").wait_at_most(wait).await)?);
     Ok(())
-}
-
-fn memory_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|it| it.strip_prefix("VmHWM:"))?;
-    line.trim().trim_end_matches(" kB").parse().ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

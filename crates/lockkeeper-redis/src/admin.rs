@@ -1,18 +1,24 @@
 //! The operator's view: who holds what, who waits, and breaking a lock by hand.
 
+use std::time::Duration;
+
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Fence, Key, Label};
 use redis::{Cmd, Value};
 
 use crate::options::Deployment;
 use crate::script::{Call, Script};
+use crate::seen::Seen;
 use crate::{Redis, doctor, fault, naming, record};
 
 const LISTING: &str = "listing the locks";
 const SHOWING: &str = "looking at the lock";
 const BREAKING: &str = "breaking the lock";
+
+/// Who held a lock with a record that is not ours.
+const UNKNOWN: &str = "(unknown)";
 
 /// Keys looked at per step of a listing.
 const SCAN_COUNT: u32 = 512;
@@ -24,7 +30,8 @@ const UNDER_WAY: usize = 4;
 impl Inspect for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let groups = self.grouped(self.all_keys().await?);
-        let looks = stream::iter(groups.into_iter().map(|(tag, mains)| self.look_at(LISTING, mains, tag)));
+        let looks =
+            stream::iter(groups.into_iter().map(|(tag, mains)| self.look_at(LISTING, mains, tag, None)));
         let found: Vec<Vec<LockInfo>> = looks.buffered(UNDER_WAY).try_collect().await?;
         let mut infos: Vec<LockInfo> =
             found.into_iter().flatten().filter(|it| it.key.as_str().starts_with(prefix)).collect();
@@ -34,7 +41,7 @@ impl Inspect for Redis {
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
         let (main, tag) = self.0.main_key(key);
-        Ok(self.look_at(SHOWING, vec![main], tag).await?.into_iter().next())
+        Ok(self.look_at(SHOWING, vec![main], tag, Some(key)).await?.into_iter().next())
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
@@ -70,16 +77,25 @@ impl Redis {
         let call = Call { keys: &[&main, &self.0.mark_key(tag)], args: &[only.as_bytes()] };
         let answer = self.run(BREAKING, tag, &self.0.scripts().break_lock, &call).await?;
         let (now, records) = opened(BREAKING, answer)?;
-        let lost = records.iter().filter_map(|it| record::read(bytes(it)?, now));
-        Ok(lost.map(|(_, occupant)| occupant).collect())
+        let nobody_known = || Occupant::new(Label::new(UNKNOWN.to_owned(), 0, None, None), Duration::ZERO);
+        let lost = records.iter().filter_map(bytes).map(|it| record::read(it, now));
+        Ok(lost.map(|it| it.map_or_else(nobody_known, |(_, occupant)| occupant)).collect())
     }
 
-    /// Those of these locks, all of this tag on a cluster, that somebody holds or waits for.
-    async fn look_at(&self, doing: &'static str, mains: Vec<String>, tag: u8) -> Result<Vec<LockInfo>> {
+    /// Those of these locks, all of this tag on a cluster, that are not free. `asked` is the name of the only one, where it is
+    /// known.
+    async fn look_at(
+        &self,
+        doing: &'static str,
+        mains: Vec<String>,
+        tag: u8,
+        asked: Option<&Key>,
+    ) -> Result<Vec<LockInfo>> {
         let keys: Vec<&str> = mains.iter().map(String::as_str).collect();
         let answer = self.run(doing, tag, &self.0.scripts().show, &Call { keys: &keys, args: &[] }).await?;
         let (now, locks) = opened(doing, answer)?;
-        Ok(locks.iter().filter_map(|it| lock(it, now)).collect())
+        let infos = mains.iter().zip(&locks).map(|(main, it)| Seen::read(main, it, now)?.lock(asked));
+        Ok(infos.flatten().collect())
     }
 
     /// The keys of locks, sorted, in groups that can share a script: on a cluster only those of one tag can.
@@ -105,9 +121,10 @@ impl Redis {
                 let command = scan(&naming::pattern(&self.options().prefix), cursor);
                 let answer = live.send(&command, self.options().timeout).await;
                 let answer = answer.map_err(|it| live.fault(LISTING, it))?;
-                let (next, page): (u64, Vec<String>) =
+                let (next, page): (u64, Vec<Vec<u8>>) =
                     redis::from_redis_value(answer).map_err(|it| live.fault(LISTING, it.into()))?;
-                keys.extend(page);
+                // What is no text has no name of ours.
+                keys.extend(page.into_iter().filter_map(|it| String::from_utf8(it).ok()));
                 cursor = next;
                 if cursor == 0 {
                     break;
@@ -118,17 +135,6 @@ impl Redis {
         keys.dedup();
         Ok(keys)
     }
-}
-
-/// One lock of an answer; `None` if nobody holds it or waits for it.
-fn lock(parts: &Value, now: u64) -> Option<LockInfo> {
-    let Value::Array(parts) = parts else { return None };
-    let Some((Value::Int(holders), records)) = parts.split_first() else { return None };
-    let read: Vec<_> = records.iter().filter_map(|it| record::read(bytes(it)?, now)).collect();
-    let key = read.first()?.0.clone();
-    let mut occupants: Vec<_> = read.into_iter().map(|(_, occupant)| occupant).collect();
-    let waiters = occupants.split_off(usize::try_from(*holders).unwrap_or(0).min(occupants.len()));
-    Some(LockInfo::new(key, occupants, waiters))
 }
 
 fn scan(pattern: &str, cursor: u64) -> Cmd {
@@ -153,7 +159,7 @@ fn unexpected(doing: &'static str) -> Fault {
     Fault::transient(fault::NAME, doing, "the script gave an answer that is not ours")
 }
 
-fn bytes(value: &Value) -> Option<&[u8]> {
+pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(it) => Some(it),
         _ => None,

@@ -20,6 +20,7 @@ pub(crate) fn of(doing: &'static str, error: RedisError) -> Fault {
 
 const NOT_REDIS: &str =
     "the answer is not in the protocol of Redis: is it a Redis server, and does it expect TLS (rediss://)?";
+const FOREIGN: &str = "another program uses our key: remove it, or choose another ?prefix=";
 const SEE_RIGHTS: &str = "see the least rights in docs/backends/redis.md";
 
 /// Whether a script met a right that is missing: in the words of Redis 7.0, and of everything newer.
@@ -38,8 +39,10 @@ fn meaning(error: &RedisError) -> (FaultKind, Option<&'static str>) {
         }
         Some("NOPERM") => return (Permanent, Some(SEE_RIGHTS)),
         Some("NOAUTH" | "WRONGPASS") => return (Permanent, Some("check user and password in the URL")),
-        Some("WRONGTYPE" | "FOREIGN") => {
-            return (Permanent, Some("another program uses our key: remove it, or choose another ?prefix="));
+        Some("WRONGTYPE" | "FOREIGN") => return (Permanent, Some(FOREIGN)),
+        // A script read bytes that are not as long as ours.
+        _ if error.detail().is_some_and(|it| it.contains("data string too short")) => {
+            return (Permanent, Some(FOREIGN));
         }
         Some("OOM") => return (Transient, Some("the server is out of memory (maxmemory)")),
         Some("NOREPLICAS") => return (Transient, Some("too few replicas for min-replicas-to-write")),

@@ -33,6 +33,7 @@ mod record;
 mod renewal;
 mod road;
 mod script;
+mod seen;
 mod sentinel;
 mod shards;
 mod store;

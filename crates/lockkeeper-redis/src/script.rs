@@ -3,6 +3,7 @@
 use redis::Cmd;
 
 const ROOM: &str = include_str!("scripts/room.lua");
+const SHAPE: &str = include_str!("scripts/shape.lua");
 
 /// A script and its hash.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub(crate) struct Script {
 impl Script {
     /// `cluster` says to wake by sharded channels, which live in the lock's own slot.
     fn new(header: &str, text: &str, cluster: bool) -> Self {
-        let mut text = format!("{header}{}", text.replace("--@room", ROOM));
+        let mut text = format!("{header}{}", text.replace("--@room", ROOM).replace("--@shape", SHAPE));
         if cluster {
             text = text
                 .replace("'PUBLISH'", "'SPUBLISH'")

@@ -47,8 +47,19 @@ impl<B: Node + Inspect> Redlock<B> {
     }
 
     fn lock(&self, key: Key, seen: Vec<LockInfo>) -> Option<LockInfo> {
-        let holders = self.agreed(seen.into_iter().flat_map(|it| it.holders).collect());
-        (!holders.is_empty()).then_some(LockInfo::new(key, holders, Vec::new()))
+        // So many nodes that cannot be read keep everybody out.
+        let blocked =
+            self.0.nodes.len() - self.0.majority() < seen.iter().filter(|it| !it.foreign.is_empty()).count();
+        let (mut holders, mut foreign) = (Vec::new(), Vec::new());
+        for info in seen {
+            holders.extend(info.holders);
+            foreign.extend(info.foreign);
+        }
+        let mut info = LockInfo::new(key, self.agreed(holders), Vec::new());
+        if blocked || !info.holders.is_empty() {
+            info.foreign = foreign;
+        }
+        (!info.is_free()).then_some(info)
     }
 }
 

@@ -145,6 +145,20 @@ impl ZooKeeper {
         figure.ok_or_else(|| KitError::new(format!("`mntr` shows no number {name}")))
     }
 
+    /// Its version as it says itself, such as `3.8.0`.
+    ///
+    /// # Cancel safety
+    /// Safe to drop at any time.
+    ///
+    /// # Errors
+    /// If the server does not answer, or does not say.
+    pub async fn version(&self) -> Result<String, KitError> {
+        let said = self.word("srvr").await?;
+        let version = said.lines().find_map(|it| it.strip_prefix("Zookeeper version: "));
+        let version = version.and_then(|it| it.split(['-', ',', ' ']).next()).map(str::to_owned);
+        version.ok_or_else(|| KitError::new(format!("`srvr` tells no version: {said}")))
+    }
+
     /// As an administrator would: end every session that has an ephemeral node whose path begins with `path`.
     ///
     /// # Cancel safety

@@ -42,6 +42,25 @@ fn show_tells_who_holds_and_who_waits() {
 }
 
 #[test]
+fn a_row_whose_name_is_not_ours_is_listed_and_named() {
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let _held = hold(&backend, claim("a")).await;
+        let strange = rusqlite::Connection::open(fixture.path()).unwrap();
+        let renamed = strange.execute("UPDATE lockkeeper_claim SET key = char(27, 97)", []).unwrap();
+        assert_eq!(renamed, 1);
+        let all = backend.list("").await.unwrap();
+        let [info] = &all[..] else { panic!("{all:?}") };
+        assert_eq!(
+            (info.key.as_str(), info.holders.len(), info.foreign.len()),
+            ("\\u{1b}a", 1, 1),
+            "{info:?}"
+        );
+    });
+}
+
+#[test]
 fn list_goes_by_the_bytes_of_the_prefix() {
     run(async {
         let fixture = Fixture::new();

@@ -1,4 +1,8 @@
 //! The checks: pure functions from what all believed to what was broken.
+//!
+//! **A hand-on by a loser** is a guard that its process made itself (handed on, warm again, joined) from a grant that the store
+//! gave that process, after the store had given somebody else the lock. It is a second holder: **G**. Whatever else has a fence
+//! that is not larger than one before came from the store, or from nowhere, and is **F**.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -14,11 +18,11 @@ pub struct Findings {
     pub grants: Vec<u64>,
     /// How many of them came in which way.
     pub came: BTreeMap<String, u64>,
-    /// Moments at which guards were valid that do not fit together.
+    /// Moments at which guards were valid that do not fit together, and hand-ons by losers.
     pub overlaps: Vec<(u64, String)>,
-    /// Grants whose fence is not larger than that of one before.
+    /// Grants whose fence is not larger than that of one before, but for hand-ons by losers.
     pub disorder: Vec<(u64, String)>,
-    /// The longest that anybody waited for a guard, in nanoseconds.
+    /// The longest that anybody waited for a guard, in nanoseconds, whether or not it was given one.
     pub longest_wait: u64,
     /// For each guard that was lost while its process ran: how long after the next one had the lock it was told, in
     /// nanoseconds and with its moment; below zero if it knew before.
@@ -30,8 +34,12 @@ pub fn check(history: &History, paused: &[(String, Range<u64>)]) -> Findings {
     let mut found = Findings::default();
     for it in &history.beliefs {
         found.grants.push(it.from);
-        *found.came.entry(it.how.clone()).or_default() += 1;
+        let how = it.how.first().map_or("joined", String::as_str);
+        *found.came.entry(how.to_owned()).or_default() += 1;
         found.longest_wait = found.longest_wait.max(it.from.saturating_sub(it.asked));
+    }
+    for it in &history.starved {
+        found.longest_wait = found.longest_wait.max(it.until.saturating_sub(it.asked));
     }
     found.grants.sort_unstable();
     for (key, beliefs) in by_key(history) {
@@ -65,14 +73,15 @@ impl Findings {
     }
 }
 
-/// A guard of one key.
-type Of<'a> = (&'a Belief, u64);
+/// A guard of one key: its fence there, and how it came.
+type Of<'a> = (&'a Belief, u64, &'a str);
 
 fn by_key(history: &History) -> BTreeMap<String, Vec<Of<'_>>> {
     let mut all: BTreeMap<String, Vec<Of<'_>>> = BTreeMap::new();
     for belief in &history.beliefs {
-        for (key, fence) in &belief.keys {
-            all.entry(key.clone()).or_default().push((belief, *fence));
+        for (index, (key, fence)) in belief.keys.iter().enumerate() {
+            let how = belief.how.get(index).map_or("store", String::as_str);
+            all.entry(key.clone()).or_default().push((belief, *fence, how));
         }
     }
     for beliefs in all.values_mut() {
@@ -97,7 +106,7 @@ fn named(it: &Belief) -> String {
 fn overlaps(key: &str, beliefs: &[Of<'_>], found: &mut Vec<(u64, String)>) {
     // At one moment, ends come before beginnings.
     let mut edges: Vec<(u64, bool, usize)> = Vec::new();
-    for (index, (it, _)) in beliefs.iter().enumerate() {
+    for (index, (it, ..)) in beliefs.iter().enumerate() {
         if let Some(sure) = it.sure.filter(|sure| it.from < *sure) {
             edges.extend([(it.from, true, index), (sure, false, index)]);
         }
@@ -121,24 +130,19 @@ fn overlaps(key: &str, beliefs: &[Of<'_>], found: &mut Vec<(u64, String)>) {
 
 /// Guards that were handed on since the same grant of the store have fences that differ in these bits only.
 const HAND_ON_BITS: u32 = 16;
+/// How a guard came that no process made itself.
+const STORE: &str = "store";
 
 /// Whoever asked after another had been told has the larger fence; between those who share it says nothing.
-///
-/// A holder that lost its lock and does not know it hands it on within its process, with its own smaller fences. That is a
-/// second holder, and counted as one: where one is promised it is wrong, and what checks fences refuses it everywhere.
 fn disorder(
     key: &str,
     beliefs: &[Of<'_>],
     found: &mut Vec<(u64, String)>,
     overlaps: &mut Vec<(u64, String)>,
 ) {
-    let mut begun: HashMap<u64, u64> = HashMap::new();
-    for (it, fence) in beliefs {
-        let first = begun.entry(fence >> HAND_ON_BITS).or_insert(it.from);
-        *first = it.from.min(*first);
-    }
+    let begun = begun(beliefs);
     let mut given: HashMap<u64, &Belief> = HashMap::new();
-    for (it, fence) in beliefs.iter().filter(|it| is_alone(it.0)) {
+    for (it, fence, _) in beliefs.iter().filter(|it| is_alone(it.0)) {
         if let Some(other) = given.insert(*fence, it) {
             found.push((
                 it.from,
@@ -160,8 +164,7 @@ fn disorder(
         let before = if is_alone(it.0) { largest } else { largest_alone };
         if let Some(before) = before.filter(|before| it.1 <= before.1) {
             let (one, two) = (named(before.0), named(it.0));
-            let (grant, other) = (it.1 >> HAND_ON_BITS, before.1 >> HAND_ON_BITS);
-            if grant != other && begun.get(&grant).is_some_and(|first| *first < before.0.from) {
+            if is_by_a_loser(it, before, &begun) {
                 let what =
                     format!("{key}: {two} was handed on although {one} was given by the store meanwhile");
                 overlaps.push((it.0.from, what));
@@ -175,16 +178,39 @@ fn disorder(
     }
 }
 
+/// A process and a grant that the store gave it.
+type Tenure<'a> = (&'a str, u64);
+
+/// When each process had the first guard of each grant that the store gave it.
+fn begun<'a>(beliefs: &[Of<'a>]) -> HashMap<Tenure<'a>, u64> {
+    let mut begun: HashMap<Tenure<'a>, u64> = HashMap::new();
+    for (it, fence, how) in beliefs {
+        if *how == STORE {
+            let first = begun.entry((it.who.0.as_str(), fence >> HAND_ON_BITS)).or_insert(it.from);
+            *first = it.from.min(*first);
+        }
+    }
+    begun
+}
+
+/// Whether a guard with a fence that is too small is a hand-on by a loser: made by its own process, from a grant that the
+/// process had before the store gave another one. A store that gives a counter again is never excused by it.
+fn is_by_a_loser(it: &Of<'_>, before: &Of<'_>, begun: &HashMap<Tenure<'_>, u64>) -> bool {
+    let (grant, other) = (it.1 >> HAND_ON_BITS, before.1 >> HAND_ON_BITS);
+    let first = begun.get(&(it.0.who.0.as_str(), grant));
+    it.2 != STORE && grant != other && first.is_some_and(|first| *first < before.0.from)
+}
+
 fn lags(beliefs: &[Of<'_>], paused: &[(String, Range<u64>)], found: &mut Vec<(u64, i64)>) {
-    for (index, (it, _)) in beliefs.iter().enumerate() {
+    for (index, (it, ..)) in beliefs.iter().enumerate() {
         let Some(told) = it.told else { continue };
         let stood =
             |(who, span): &(String, Range<u64>)| *who == it.who.0 && span.start < told && it.from < span.end;
         if paused.iter().any(stood) {
             continue;
         }
-        let next = beliefs[index + 1..].iter().find(|(other, _)| !fit(it, other));
-        if let Some((next, _)) = next {
+        let next = beliefs[index + 1..].iter().find(|(other, ..)| !fit(it, other));
+        if let Some((next, ..)) = next {
             found.push((told, told.cast_signed() - next.from.cast_signed()));
         }
     }
@@ -193,11 +219,12 @@ fn lags(beliefs: &[Of<'_>], paused: &[(String, Range<u64>)], found: &mut Vec<(u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Starved;
 
     fn belief(key: &str, fence: u64, load: (u32, u32), [asked, from, sure]: [u64; 3]) -> Belief {
         Belief {
             who: ("w".to_owned(), fence),
-            how: "store".to_owned(),
+            how: vec![STORE.to_owned()],
             keys: vec![(key.to_owned(), fence)],
             weight: load.0,
             capacity: load.1,
@@ -255,18 +282,67 @@ mod tests {
     fn what_is_handed_on_by_who_lost_it_is_a_second_holder_and_not_a_fence_that_went_back() {
         let (old, new) = (7 << HAND_ON_BITS, 8 << HAND_ON_BITS);
         // Nobody was sure of two at once: the second holder shows by its hand-on alone.
-        let handed_on = |fence| {
-            vec![
+        let third = |fence, how: &str, who: &str| {
+            let mut all = vec![
                 belief("k", old, (1, 1), [0, 10, 15]),
                 belief("k", new, (1, 1), [5, 20, 25]),
                 belief("k", fence, (1, 1), [21, 30, 40]),
-            ]
+            ];
+            all[1].who.0 = "other".to_owned();
+            (all[2].how, all[2].who.0) = (vec![how.to_owned()], who.to_owned());
+            let found = findings(all);
+            (found.overlaps.len(), found.disorder.len())
         };
-        let found = findings(handed_on(old + 1));
-        assert_eq!((found.overlaps.len(), found.disorder.len()), (1, 0));
-        // A grant of its own that is smaller is what no store may give.
-        let found = findings(handed_on(6 << HAND_ON_BITS));
+        for how in ["hand-on", "warm", "joined"] {
+            assert_eq!(third(old + 1, how, "w"), (1, 0), "{how}");
+            // Nobody can hand on what another process was given, or what nobody was given.
+            assert_eq!(third(old + 1, how, "stranger"), (0, 1), "{how}");
+            assert_eq!(third(6 << HAND_ON_BITS, how, "w"), (0, 1), "{how}");
+        }
+        // A store that gives a counter again, or a smaller one, gives it to anybody.
+        for (fence, who) in [(old + 1, "w"), (old, "stranger"), (6 << HAND_ON_BITS, "w")] {
+            let (overlaps, disorder) = third(fence, STORE, who);
+            assert!(overlaps == 0 && disorder > 0, "{fence} to {who}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_gives_a_share_an_old_counter_is_not_excused() {
+        let (old, new) = (7 << HAND_ON_BITS, 8 << HAND_ON_BITS);
+        let mut all = vec![
+            belief("k", old, (1, 9), [0, 10, 15]),
+            belief("k", new, (9, 9), [5, 20, 25]),
+            belief("k", old, (1, 9), [21, 30, 40]),
+        ];
+        let found = findings(all.clone());
         assert_eq!((found.overlaps.len(), found.disorder.len()), (0, 1));
+        all[2].how = vec!["joined".to_owned()];
+        let found = findings(all);
+        assert_eq!(
+            (found.overlaps.len(), found.disorder.len()),
+            (1, 0),
+            "a reader who joined a share that is lost"
+        );
+    }
+
+    #[test]
+    fn each_lock_of_several_came_in_its_own_way() {
+        let (old, new) = (7 << HAND_ON_BITS, 8 << HAND_ON_BITS);
+        let mut all = vec![belief("k", old, (1, 1), [0, 10, 15]), belief("k", new, (1, 1), [5, 20, 25])];
+        let mut both = belief("j", 1, (1, 1), [21, 30, 40]);
+        both.keys.push(("k".to_owned(), old + 1));
+        both.how = vec!["hand-on".to_owned(), STORE.to_owned()];
+        all.push(both);
+        let found = findings(all);
+        assert_eq!((found.overlaps.len(), found.disorder.len()), (0, 1));
+    }
+
+    #[test]
+    fn whoever_waited_in_vain_waited_longest() {
+        let starved = Starved { who: "w".to_owned(), key: "k".to_owned(), asked: 5, until: 65 };
+        let beliefs = vec![belief("k", 1, (1, 1), [0, 10, 20])];
+        let found = check(&History { beliefs, starved: vec![starved], ..History::default() }, &[]);
+        assert_eq!(found.longest_wait, 60);
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub struct Belief {
     pub weight: u32,
     /// How much there is.
     pub capacity: u32,
-    /// How it came: from the `store`, by a `hand-on` in its process, `warm` again after it was idle, or `joined`.
-    pub how: String,
+    /// How each of them came: from the `store`, by a `hand-on` in its process, `warm` again after it was idle, or `joined`.
+    pub how: Vec<String>,
     /// When the caller asked.
     pub asked: u64,
     /// When it had the guard.
@@ -32,6 +32,20 @@ pub struct Belief {
     pub ended: bool,
 }
 
+/// A request that was given up because it had waited for as long as nobody should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Starved {
+    /// The history it stands in.
+    pub who: String,
+    /// What was asked for.
+    pub key: String,
+    /// When.
+    pub asked: u64,
+    /// When it was given up.
+    pub until: u64,
+}
+
 /// What all processes believed.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -42,6 +56,8 @@ pub struct History {
     pub late: Vec<String>,
     /// Requests that ended without a guard, by how.
     pub failed: BTreeMap<String, u64>,
+    /// Those that waited too long.
+    pub starved: Vec<Starved>,
 }
 
 impl History {
@@ -72,6 +88,10 @@ impl History {
                 *self.failed.entry(rest.to_owned()).or_default() += 1;
                 continue;
             }
+            if word == "starved" {
+                self.starved.push(starved(name, rest).ok_or_else(bad)?);
+                continue;
+            }
             let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
             let id: u64 = id.parse()?;
             if word == "had" {
@@ -92,6 +112,13 @@ impl History {
     }
 }
 
+fn starved(name: &str, rest: &str) -> Option<Starved> {
+    let words: Vec<&str> = rest.splitn(3, ' ').collect();
+    let [asked, until, key] = words[..] else { return None };
+    let (asked, until) = (asked.parse().ok()?, until.parse().ok()?);
+    Some(Starved { who: name.to_owned(), key: key.to_owned(), asked, until })
+}
+
 fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
     let words: Vec<&str> = rest.split(' ').collect();
     let [weight, capacity, asked, from, how, keys] = words[..] else { return None };
@@ -102,7 +129,7 @@ fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
         keys: keys.split(',').map(key).collect::<Option<_>>()?,
         weight: weight.parse().ok()?,
         capacity: capacity.parse().ok()?,
-        how: how.to_owned(),
+        how: how.split(',').map(str::to_owned).collect(),
         asked: asked.parse().ok()?,
         from: from.parse().ok()?,
         sure: None,
@@ -118,7 +145,8 @@ mod tests {
     #[test]
     fn what_a_worker_writes_is_read_back_and_half_a_line_is_left_out() {
         let mut history = History::default();
-        let text = "had 1 1 1 10 20 store p/hot=7\nsure 1 25\nfailed cancelled\nhad 2 1 3 30 40 warm p/a=8,p/b=9\n\
+        let text = "had 1 1 1 10 20 store p/hot=7\nsure 1 25\nfailed cancelled\nstarved 1 61 p/a p/b\n\
+                    had 2 1 3 30 40 warm,store p/a=8,p/b=9\n\
                     sure 1 30\ntold 1 31\nend 1\nlate 2 it says so\nsure 2 4";
         history.add("w", text).unwrap();
         let [one, two] = &history.beliefs[..] else { panic!("{history:?}") };
@@ -126,11 +154,16 @@ mod tests {
         assert_eq!(two.keys, [("p/a".to_owned(), 8), ("p/b".to_owned(), 9)]);
         assert_eq!((two.sure, two.ended, two.capacity), (None, false, 3));
         assert_eq!((history.late.len(), history.failed["cancelled"]), (1, 1));
+        assert_eq!(two.how, ["warm", "store"]);
+        let [starved] = &history.starved[..] else { panic!("{history:?}") };
+        assert_eq!((starved.asked, starved.until, starved.key.as_str()), (1, 61, "p/a p/b"));
     }
 
     #[test]
     fn a_line_that_no_worker_writes_is_an_error() {
-        for text in ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 store k=1\nsure 1 x\n"] {
+        for text in
+            ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 store k=1\nsure 1 x\n", "starved 1 k\n"]
+        {
             assert!(History::default().add("w", text).is_err(), "{text}");
         }
     }

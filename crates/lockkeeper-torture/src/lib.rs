@@ -10,9 +10,11 @@
 //! The parent is never touched by a fault. All processes share one clock, which runs through suspend, so that "at once"
 //! is exact. Three verdicts are kept apart:
 //!
-//! - **G**: the guards that were valid at once do not fit together. Never, where a store promises exclusion.
+//! - **G**: the guards that were valid at once do not fit together, or a process handed on a lock that the store had given to
+//!   somebody else meanwhile. Never, where a store promises exclusion.
 //! - **E**: updates that were lost at a resource that does not check fences. No lease can prevent it: it is a figure.
-//! - **F**: the same at a resource that checks them, and fences that did not grow. Never.
+//! - **F**: the same at a resource that checks them, and fences that did not grow, but for such hand-ons, which are G and are
+//!   refused by whatever checks fences. Never.
 //!
 //! A part of the `lockkeeper` command (feature `torture`) and of `cargo xtask torture`. It is no library for others.
 
@@ -34,7 +36,7 @@ mod worker;
 pub use check::{Findings, check};
 pub use crew::{Crew, Order, Plan};
 pub use dice::Dice;
-pub use history::{Belief, History};
+pub use history::{Belief, History, Starved};
 pub use keys::leftovers;
 pub use user::{Wish, torture};
 pub use verdict::{Episode, Verdict};

@@ -1,12 +1,13 @@
 //! The file into which a worker writes what it believes, line by line, as it happens: one that is killed leaves it.
 //!
 //! ```text
-//! had ID WEIGHT CAPACITY ASKED FROM HOW KEY=FENCE[,KEY=FENCE]   a guard was given
+//! had ID WEIGHT CAPACITY ASKED FROM HOW[,HOW] KEY=FENCE[,KEY=FENCE]   a guard was given, and how each lock of it came
 //! sure ID AT                                                   it was valid at AT, for certain
 //! told ID AT                                                   it was told that it is lost
 //! late ID WORDS                                                what it was told does not fit what it says
 //! end ID                                                       given back, dropped or lost
 //! failed WORD                                                  a request that ended without a guard
+//! starved ASKED AT KEY                                         it was given up because it had waited too long
 //! ```
 //! Times are nanoseconds of the clock that all processes share.
 
@@ -31,11 +32,11 @@ impl Log {
         id: u64,
         load: (u32, u32),
         span: (Moment, Moment),
-        how: &str,
+        how: &[&str],
         keys: &[(String, u64)],
     ) {
         let keys: Vec<String> = keys.iter().map(|(key, fence)| format!("{key}={fence}")).collect();
-        let ((weight, capacity), keys) = (load, keys.join(","));
+        let ((weight, capacity), keys, how) = (load, keys.join(","), how.join(","));
         let (asked, from) = (span.0.as_nanos(), span.1.as_nanos());
         self.line(format_args!("had {id} {weight} {capacity} {asked} {from} {how} {keys}"));
     }
@@ -54,6 +55,10 @@ impl Log {
 
     pub(crate) fn end(&self, id: u64) {
         self.line(format_args!("end {id}"));
+    }
+
+    pub(crate) fn starved(&self, asked: Moment, at: Moment, key: &str) {
+        self.line(format_args!("starved {} {} {key}", asked.as_nanos(), at.as_nanos()));
     }
 
     pub(crate) fn failed(&self, word: &str) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::{Counts, Findings, History};
+use crate::{Counts, Findings, History, Starved};
 
 /// One fault, from its beginning until everybody was served again.
 #[derive(Clone, Debug)]
@@ -71,7 +71,15 @@ pub struct Verdict {
     pub late: Vec<String>,
     /// Requests without a guard, by how they ended.
     pub failed: Vec<(String, u64)>,
+    /// Requests that were given up because they had waited too long.
+    pub starved: Vec<Starved>,
+    /// Whether the store promises that whoever asks first is served first, also beside faults: then nobody may starve.
+    pub in_order: bool,
 }
+
+/// A loser that is told by so much later than the next one had the lock is told too late, in nanoseconds: no machine is so
+/// slow. Less is a figure, because a machine may be busy.
+const LATE_MAX: i64 = 10_000_000_000;
 
 /// How a request may not end.
 const FOR_GOOD: &[&str] = &["refused-for-good", "invalid", "closed", "other"];
@@ -79,8 +87,53 @@ const FOR_GOOD: &[&str] = &["refused-for-good", "invalid", "closed", "other"];
 impl Verdict {
     /// What the histories and the episodes of a run amount to.
     pub fn new(store: &str, seed: u64, history: History, findings: Findings, episodes: Vec<Episode>) -> Self {
-        let (late, failed) = (history.late, history.failed.into_iter().collect());
-        Verdict { store: store.to_owned(), seed, mutant: "none".to_owned(), episodes, findings, late, failed }
+        let mut verdict = Verdict {
+            store: store.to_owned(),
+            seed,
+            mutant: "none".to_owned(),
+            episodes,
+            findings,
+            late: history.late,
+            failed: history.failed.into_iter().collect(),
+            starved: history.starved,
+            in_order: false,
+        };
+        let lags = verdict.lags_behind().into_iter().filter(|it| LATE_MAX < *it);
+        let late = lags.map(|it| format!("a loser was told {} after the next had the lock", span(it)));
+        verdict.late.extend(late.collect::<Vec<_>>());
+        verdict
+    }
+
+    /// By how much losers were told later than the next one had the lock, where exclusion is promised; in nanoseconds.
+    pub fn lags_behind(&self) -> Vec<i64> {
+        let lags = self.findings.lags.iter();
+        lags.filter(|it| 0 < it.1 && !self.excused(it.0)).map(|it| it.1).collect()
+    }
+
+    fn excused(&self, at: u64) -> bool {
+        let last = self.episodes.iter().rfind(|it| it.span.start <= at);
+        last.is_some_and(|it| it.unpromised.is_some())
+    }
+
+    /// What broke no promise and should be known, in sentences.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if !self.starved.is_empty() && !self.in_order {
+            all.push(format!(
+                "{} requests were given up after a minute in vain: who comes first is not promised here, or not \
+                 beside faults.",
+                self.starved.len()
+            ));
+        }
+        let lags = self.lags_behind();
+        if let Some(worst) = lags.iter().max() {
+            all.push(format!(
+                "{} losers were told later than the next had the lock, by {} at most; their guards said so before.",
+                lags.len(),
+                span(*worst)
+            ));
+        }
+        all
     }
 
     /// Guards that were given.
@@ -88,13 +141,9 @@ impl Verdict {
         self.findings.grants.len()
     }
 
-    /// G where exclusion is promised: what lies in an episode without that promise, or in the moments after it, is not counted.
+    /// G where exclusion is promised, guards that do not fit together and hand-ons by losers: what lies in an episode without that promise, or in the moments after it, is not counted.
     pub fn overlaps(&self) -> Vec<&str> {
-        let excused = |at: u64| {
-            let last = self.episodes.iter().rfind(|it| it.span.start <= at);
-            last.is_some_and(|it| it.unpromised.is_some())
-        };
-        self.findings.overlaps.iter().filter(|it| !excused(it.0)).map(|it| it.1.as_str()).collect()
+        self.findings.overlaps.iter().filter(|it| !self.excused(it.0)).map(|it| it.1.as_str()).collect()
     }
 
     /// E.
@@ -102,7 +151,7 @@ impl Verdict {
         self.episodes.iter().map(|it| it.lost).sum()
     }
 
-    /// F: fenced updates that were lost, and fences that did not grow.
+    /// F: fenced updates that were lost, and fences that did not grow, but for hand-ons by losers.
     pub fn fenced(&self) -> u64 {
         self.episodes.iter().map(|it| it.fenced_lost).sum::<u64>() + self.findings.disorder.len() as u64
     }
@@ -122,7 +171,12 @@ impl Verdict {
         };
         let refused = self.failed.iter().filter(|it| is_for_good(&it.0));
         let refused = refused.map(|(word, count)| format!("{count} requests ended with: {word}"));
-        self.episodes.iter().flat_map(told).chain(refused).collect()
+        let starved = self.starved.iter().filter(|_| self.in_order);
+        let starved = starved.map(|it| {
+            let waited = it.until.saturating_sub(it.asked);
+            format!("{} asked for {} and gave up after {}", it.who, it.key, seconds(waited))
+        });
+        self.episodes.iter().flat_map(told).chain(refused).chain(starved).collect()
     }
 
     /// Whether every promise was kept, and something was tried at all.
@@ -179,6 +233,10 @@ impl Verdict {
     }
 }
 
+fn span(nanos: i64) -> String {
+    format!("{} ms", nanos / 1_000_000)
+}
+
 fn seconds(nanos: u64) -> String {
     format!("{:.2}s", Duration::from_nanos(nanos).as_secs_f64())
 }
@@ -226,6 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_told_of_its_loss_after_the_next_is_counted_where_exclusion_is_promised() {
+        let told = |lags: &[(u64, i64)], unpromised| {
+            let findings = Findings { grants: vec![10], lags: lags.to_vec(), ..Findings::default() };
+            let calm = Episode::begin("calm", None, 0);
+            let failover = Episode::begin("failover", unpromised, 20);
+            Verdict::new("redis", 7, History::default(), findings, vec![calm, failover])
+        };
+        let early = told(&[(5, -9), (25, 0)], None);
+        assert!(early.is_kept() && early.remarks().is_empty());
+        let late = told(&[(5, 30_000_000), (25, LATE_MAX + 1)], Some("copies are made later"));
+        assert!(late.is_kept());
+        assert!(late.remarks()[0].starts_with("1 losers were told") && late.remarks()[0].contains("30 ms"));
+        let broken = told(&[(25, LATE_MAX + 1)], None);
+        assert!(!broken.is_kept() && broken.to_string().contains("late=1"), "{broken}");
+    }
+
+    #[test]
     fn what_is_not_promised_breaks_no_promise_and_the_rest_does() {
         let excused = verdict(&[20], Some("copies are made later"));
         assert!(excused.is_kept() && excused.table().contains("failover         grants=2 G=1"));
@@ -234,6 +309,14 @@ mod tests {
         let mut stuck = verdict(&[], None);
         stuck.episodes[1].stuck.push("w1".to_owned());
         assert!(!stuck.is_kept() && stuck.complaints(3).contains("stuck: failover: w1"));
+        let mut starved = verdict(&[], None);
+        let who = Starved { who: "w1".to_owned(), key: "k".to_owned(), asked: 0, until: 60_000_000_000 };
+        starved.starved.push(who);
+        assert!(starved.is_kept() && starved.remarks()[0].contains("1 requests were given up"));
+        starved.in_order = true;
+        assert!(
+            !starved.is_kept() && starved.complaints(3).contains("w1 asked for k and gave up after 60.00s")
+        );
         let mut refused = verdict(&[], None);
         let why = "release: refused-for-good: its disk: gone".to_owned();
         refused.failed = vec![("cancelled".to_owned(), 3), (why, 2)];

@@ -241,7 +241,8 @@ impl Task {
         let weight = u32::try_from(self.dice.below(3)).unwrap_or(0) + 1;
         let asked = self.clock.now();
         // Few go away before they are served.
-        let patience = if self.dice.below(20) == 0 { self.dice.span(self.ttl / 8) } else { HANG };
+        let is_whim = self.dice.below(20) == 0;
+        let patience = if is_whim { self.dice.span(self.ttl / 8) } else { HANG };
         let request = Box::pin(ask(&self.locker, kind, &names, weight, self.ttl));
         let grip = match self.clock.within(asked.after(patience), request).await {
             Some(Ok(grip)) => grip,
@@ -253,8 +254,12 @@ impl Task {
                 self.rest(&error).await;
                 return Ok(());
             }
-            None => {
+            None if is_whim => {
                 self.log.failed("cancelled");
+                return Ok(());
+            }
+            None => {
+                self.log.starved(asked, self.clock.now(), &names.join(" "));
                 return Ok(());
             }
         };
@@ -268,8 +273,8 @@ impl Task {
             Kind::Permits => (weight, keys::PERMITS_OF),
         };
         let held = grip.keys(&names);
-        let how = held.first().map_or("joined", |(key, fence)| self.how.came(key, *fence));
-        self.log.had(id, load, (asked, from), how, &held);
+        let how: Vec<&str> = held.iter().map(|(key, fence)| self.how.came(key, *fence)).collect();
+        self.log.had(id, load, (asked, from), &how, &held);
         let crowd = match kind {
             Kind::Read | Kind::Permits => Crowd::Shares,
             Kind::Cool | Kind::Two => Crowd::Comes,

@@ -59,7 +59,7 @@ const POSTGRES: Entry = Entry {
         ("postgres_rows", ""),
         ("postgres_sessions", ""),
     ],
-    torture: &["postgres"],
+    torture: &["postgres", "postgres-session"],
     differs: "",
 };
 
@@ -186,7 +186,8 @@ struct Outcome {
     failed: Vec<String>,
     /// The last lines of the torture, one for each deployment.
     torture: Vec<String>,
-    promises_broken: bool,
+    /// Those of them in which a promise was broken.
+    broken: Vec<String>,
 }
 
 impl Entry {
@@ -215,10 +216,8 @@ impl Entry {
             shell::say(&format!("xtask: torture of {store} on {}", outcome.version));
             let mut torture = Command::new(shell::root().join("target/debug").join(TORTURE));
             torture.args([*store, "--seconds", TORTURE_SECONDS, "--seed", SEED]).env(self.setting, &folder);
-            let (text, ended) = told(&mut torture)?;
-            outcome.promises_broken |= !ended;
-            let last = text.lines().rfind(|it| it.starts_with("torture: "));
-            outcome.torture.push(last.unwrap_or("it did not come to an end").to_owned());
+            let (text, kept) = told(&mut torture)?;
+            outcome.tortured(store, &text, kept);
         }
         Ok(outcome)
     }
@@ -261,8 +260,15 @@ impl Outcome {
         Ok(())
     }
 
+    /// Add what the torture of a deployment printed.
+    fn tortured(&mut self, store: &str, text: &str, kept: bool) {
+        let last = text.lines().rfind(|it| it.starts_with("torture: "));
+        self.torture.push(last.unwrap_or("it did not come to an end").to_owned());
+        self.broken.extend((!kept).then(|| store.to_owned()));
+    }
+
     fn is_good(&self) -> bool {
-        self.failed.is_empty() && !self.promises_broken
+        self.failed.is_empty() && self.broken.is_empty()
     }
 
     fn row(&self, entry: &Entry) -> String {
@@ -272,6 +278,9 @@ impl Outcome {
         };
         let torture: Vec<String> = self.torture.iter().map(|it| format!("`{it}`")).collect();
         let mut differs: Vec<String> = self.failed.iter().map(|it| format!("`{it}` fails")).collect();
+        differs.extend(
+            self.broken.iter().map(|it| format!("**a promise was broken** in the torture of `{it}`")),
+        );
         differs.extend((!entry.differs.is_empty()).then(|| entry.differs.to_owned()));
         let differs = if differs.is_empty() { "nothing".to_owned() } else { differs.join("; ") };
         format!("| {} | {} | {cases} | {} | {differs} |", entry.server, self.version, torture.join("<br>"))
@@ -323,6 +332,22 @@ mod tests {
         assert!(page.contains("| valkey | v9 | 12 passed |  | nothing |"), "{page}");
         assert!(page.contains("| etcd | | not run yet | | |"), "{page}");
         assert_eq!(renewed(&page, &BTreeMap::new()), page, "nothing grows");
+    }
+
+    #[test]
+    fn a_promise_that_was_broken_is_told_beside_green_tests() {
+        let mut outcome = Outcome { version: "v9".to_owned(), ..Outcome::default() };
+        outcome.count("faults", "test result: ok. 12 passed; 0 failed; 0 ignored\n", true);
+        outcome.tortured("redis", "torture: redis grants=9 G=0 F=0\n", true);
+        assert!(outcome.is_good() && outcome.row(&REDIS).ends_with("| nothing |"));
+        outcome.tortured("cluster", "torture: cluster grants=9 G=0 F=18\n", false);
+        let row = outcome.row(&REDIS);
+        assert!(
+            !outcome.is_good() && row.ends_with("| **a promise was broken** in the torture of `cluster` |"),
+            "{row}"
+        );
+        outcome.tortured("sentinel", "", false);
+        assert!(outcome.row(&REDIS).contains("`it did not come to an end`"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shell;
+use crate::{servers, shell};
 
 const SOURCES: &str = "crates/lockkeeper-bench/rivals";
 /// What a folder was made from; without it the folder is not complete.
@@ -58,12 +58,19 @@ const LANGUAGES: &[Language] = &[
     },
 ];
 
-/// `bench rivals [STORE…] [--seconds N] [--turns N]`
+/// `bench rivals [STORE…] [--seconds N] [--turns N]`, or `--prepare` alone: get and build what others wrote, and measure nothing.
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let root = shell::root();
     let folder = root.join("target/rivals");
     for language in LANGUAGES {
         prepare(language, &root.join(SOURCES).join(language.name), &folder.join(language.name))?;
+    }
+    // Where it cannot be had, its section says so.
+    if let Err(why) = servers::get(&["mysql"]) {
+        shell::say(&format!("xtask: no MySQL: {why}"));
+    }
+    if words == ["--prepare"] {
+        return Ok(());
     }
     let packages = ["--package", "lockkeeper-bench", "--package", "lockkeeper-cli"];
     let bins = ["--bin", "lockkeeper-bench", "--bin", "lockkeeper"];
@@ -71,10 +78,9 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let built = root.join("target/release/lockkeeper");
     fs::copy(&built, folder.join("lockkeeper")).map_err(|it| of(&built, &it))?;
     let at = |path: PathBuf| path.display().to_string();
-    let (programs, page, plot) =
-        (at(folder), at(root.join("docs/rivals.md")), at(root.join("docs/rivals.svg")));
+    let (programs, page) = (at(folder), at(root.join("docs/rivals.md")));
     let program = at(root.join("target/release/lockkeeper-bench"));
-    let first = ["rivals", "--programs", &programs, "--page", &page, "--plot", &plot];
+    let first = ["rivals", "--programs", &programs, "--page", &page];
     shell::step("rivals", &program, &[&first[..], words].concat())
 }
 

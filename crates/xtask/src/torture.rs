@@ -126,7 +126,7 @@ fn renewed(page: &str, rows: &[String], known: &[&str]) -> String {
     all.sort();
     format!(
         "{}\n{HEADING}\n\nA tool that finds nothing proves nothing. Each of these is planted into a copy of the code, by \
-         `cargo xtask torture --mutants`, and must\nbreak a promise in a short run. Not every mistake does: six of the nineteen that were tried survive it or are seldom caught, and are caught by the simulation and the\ncore's own tests only. [Which, and why](decisions/0045-torture.md).\n\n| mistake | in words | run with | last \
+         `cargo xtask torture --mutants`, and must\nbreak a promise in a short run. Not every mistake does: some that were tried survive it or are seldom caught, and are caught by the simulation and the\ncore's own tests only. [Which, and why](decisions/0045-torture.md).\n\n| mistake | in words | run with | last \
          line |\n|---|---|---|---|\n{}\n",
         before.trim_end(),
         all.join("\n")

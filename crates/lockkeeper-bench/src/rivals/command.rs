@@ -73,14 +73,39 @@ fn once(words: &[String]) -> Result<(), String> {
     }
 }
 
-pub(super) fn table(rows: &[Row]) -> String {
-    let mut out = "## The command\n\n| who | a free lock around `true` | 4 scripts on one lock, commands per second |\n|---|---|---|\n".to_owned();
+pub(super) const TITLE: &str = "The command";
+
+pub(super) fn section(rows: &[Row], how: &str) -> String {
+    let mut out = format!(
+        "{TITLE}\n\n{how}\n\n| who | a free lock around `true` | 4 scripts on one lock, commands per second |\n|---|---|---|\n"
+    );
     for row in rows {
         let _ = match &row.free {
             Ok(free) => writeln!(out, "| {} | {free:.1?} | {:.0} |", row.name, row.rate),
-            Err(why) => writeln!(out, "| {} | not measured: {why} | |", row.name),
+            Err(why) => {
+                writeln!(out, "| {} | not measured: {why} | not measured, for the same reason |", row.name)
+            }
         };
     }
     out + "\nflock(1) holds between processes of one machine only, has no fence, no line and no lease; the kernel gives its lock back. \
            `lockkeeper run` opens a database file for each command.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_started_says_so_in_its_row_and_the_others_are_measured() {
+        let words = |it: &str| [it.to_owned()];
+        let rows = [
+            measure("here", &words("true"), Duration::from_millis(1)),
+            measure("refuses", &words("false"), Duration::from_millis(1)),
+            measure("absent", &words("no-such-program-at-all"), Duration::from_millis(1)),
+        ];
+        let section = section(&rows, "How.");
+        assert!(!section.contains("| here | not measured"), "{section}");
+        assert!(section.contains("| refuses | not measured: it ended with"), "{section}");
+        assert!(section.contains("| absent | not measured: it cannot be started here"), "{section}");
+    }
 }

@@ -17,7 +17,7 @@ use crate::Answer;
 use crate::site::Site;
 
 /// Longer than any process needs to begin, and than any of them fights.
-const HANG: Duration = Duration::from_mins(2);
+const HANG: Duration = Duration::from_mins(1);
 /// Compilers at work and first turns; what counts begins after it.
 const WARM_UP: Duration = Duration::from_millis(1500);
 const TTL: Duration = Duration::from_secs(10);
@@ -103,6 +103,10 @@ impl<'a> Fight<'a> {
         let words = words.iter().map(|it| it.replace('@', &at).into()).collect();
         let libraries = (contestant.program == Program::Python).then(|| home.join("lib"));
         Ok(Fight { contestant, site, words, libraries })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.contestant.name
     }
 
     /// All of a world fight, and what they reach in `span` counts.
@@ -211,7 +215,7 @@ impl Party {
     async fn answer(&mut self) -> Answer<String> {
         let clock = Clock::boot();
         let said = clock.within(clock.now().after(HANG), Box::pin(self.lines.next_line())).await;
-        Ok(said.ok_or("it did not answer in two minutes")??.ok_or("it ended without an answer")?)
+        Ok(said.ok_or("it did not answer in a minute")??.ok_or("it ended without an answer")?)
     }
 
     async fn ask(&mut self, line: &str) -> Answer<String> {

@@ -3,8 +3,8 @@
 use crate::site::{Site, Store};
 
 /// All of them, in the order of the page.
-pub(super) const STORES: [Store; 5] =
-    [Store::Redis, Store::ZooKeeper, Store::Etcd, Store::Postgres, Store::MariaDb];
+pub(super) const STORES: [Store; 6] =
+    [Store::Redis, Store::ZooKeeper, Store::Etcd, Store::Postgres, Store::MariaDb, Store::Mysql];
 
 /// The program that speaks for a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct Contestant {
     pub(super) program: Program,
     /// Its first argument.
     pub(super) lock: &'static str,
-    /// Added to the URL of the store.
+    /// Added to the URL of the store; with a database of its own, if it begins with `/`.
     pub(super) settings: &'static str,
 }
 
@@ -33,7 +33,12 @@ impl Contestant {
     /// Where it finds the server: a URL for ours and for drivers that read one, an address for the others.
     pub(super) fn place(&self, site: &Site) -> String {
         let bare = self.program != Program::Own || ["zookeeper-client", "etcd-lock"].contains(&self.lock);
-        if bare { site.address() } else { site.url() + self.settings }
+        let url = site.url();
+        match url.rsplit_once('/') {
+            _ if bare => site.address(),
+            Some((server, _)) if self.settings.starts_with('/') => format!("{server}{}", self.settings),
+            _ => url + self.settings,
+        }
     }
 }
 
@@ -44,6 +49,9 @@ const fn one(name: &'static str, program: Program, lock: &'static str) -> Contes
 const OURS: Contestant = one("**Lockkeeper**", Program::Own, "ours");
 const SESSIONS: Contestant =
     Contestant { name: "**Lockkeeper**, session locks", settings: "?mode=session&schema=sessions", ..OURS };
+/// The database that [`Site::second_database`] makes.
+pub(super) const SECOND: &str = "sessions";
+const MYSQL_SESSIONS: Contestant = Contestant { settings: "/sessions?mode=session", ..SESSIONS };
 
 /// Everybody on one store, ours first.
 pub(super) fn of(store: Store) -> Vec<Contestant> {
@@ -70,26 +78,67 @@ pub(super) fn of(store: Store) -> Vec<Contestant> {
             one("etcd's own concurrency package 3.7 (Go)", Program::Go, "etcd-concurrency"),
             one("the server's `Lock` call", Program::Own, "etcd-lock"),
         ],
-        Store::Postgres => {
-            vec![OURS, SESSIONS, one("`pg_advisory_lock`", Program::Own, "pg-advisory")]
+        Store::Postgres => vec![
+            OURS,
+            SESSIONS,
+            one("`pg_advisory_lock` (tokio-postgres)", Program::Own, "pg-advisory"),
+            one("sqlx 0.9, `PgAdvisoryLock`", Program::Own, "sqlx-advisory"),
+        ],
+        Store::MariaDb | Store::Mysql => {
+            vec![OURS, MYSQL_SESSIONS, one("`GET_LOCK` (mysql_async)", Program::Own, "get-lock")]
         }
-        Store::MariaDb => vec![OURS, one("`GET_LOCK`", Program::Own, "get-lock")],
-        Store::Sqlite | Store::Mysql => vec![OURS],
+        Store::Sqlite => vec![OURS],
     }
 }
 
-/// Why ours is behind somewhere, where it is known.
-pub(super) fn reason(store: Store, column: &str) -> &'static str {
-    match (store, column) {
-        (Store::Redis, "free") => {
-            "two round trips on both sides; our scripts also keep a line and a fence, and the client shares one connection among tasks"
+/// The columns in which it is compared who is ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    Free,
+    /// Hand-offs and guards of one process, or of four.
+    Rate,
+    Jain,
+    Longest,
+    Requests,
+    /// From release to grant, between processes of one task.
+    HandOff,
+    Crash,
+}
+
+/// Why ours is behind in a column. Every column of every store has a reason: what ours does there that others do not.
+pub(super) fn reason(store: Store, column: Column) -> &'static str {
+    use Column::{Crash, Free, HandOff, Jain, Longest, Rate, Requests};
+    let sql = matches!(store, Store::Postgres | Store::MariaDb | Store::Mysql);
+    match column {
+        Free | Requests if sql => {
+            "a durable lock writes and flushes a row for each guard, and a session lock of ours also draws a fence; the server's own locks live in its memory, end with the connection and have no fence"
         }
-        (Store::Postgres | Store::MariaDb, "free" | "4 × 1") => {
-            "a durable lock writes and flushes a row for each guard; the server's own locks live in its memory, end with the connection and have no fence"
+        Rate | HandOff if sql => {
+            "the server wakes the next one itself, in its memory; ours also hands on a fence, which is stored before the next one hears"
         }
-        (Store::Postgres | Store::MariaDb, "crash") => {
+        Crash if sql => {
             "their lock ends with the connection, ours with its lease: it survives a cut connection"
         }
-        _ => "no reason is known",
+        Free if store == Store::Redis => {
+            "two round trips on both sides; our scripts also keep a line and a fence, and the client shares one connection among tasks"
+        }
+        Free => {
+            "a place in line is made and removed for each guard, and a fence is read; whoever keeps neither asks less"
+        }
+        Rate | Requests => {
+            "every hand-off between processes goes by a line in the store, in order; whoever lets the quickest have it asks the store less"
+        }
+        HandOff => {
+            "the next in line is told by the store's message; whoever asks again and again may happen to ask at the right moment"
+        }
+        Jain => {
+            "a process that holds the lock hands it on inside for some turns before the next process has it: more guards, less even within so short a run"
+        }
+        Longest => {
+            "whoever waits, waits for all before it; without a line the longest wait of a short run is a matter of luck"
+        }
+        Crash => {
+            "a dead holder's lock is free when its lease ends, 5 s here; whoever has a shorter one, or ends with the connection, is quicker"
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The page of all rivals: one table per store, who is ahead where, and why not if it is not us.
+//! The page of all rivals: one section per store with its table and its plot, who is ahead where, and why not if it is not us.
+//! A store that is run renews its own section.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use super::fight::World;
 use super::figures::Figures;
-use super::list::reason;
+use super::list::{Column, STORES, reason};
 use super::{command, plot};
 use crate::Answer;
 use crate::measure::median;
@@ -34,13 +35,21 @@ struct Line {
     worlds: Vec<(World, Vec<Figures>)>,
     failed: Vec<(World, String)>,
     crashes: Vec<Duration>,
+    /// Why nobody took over.
+    stayed: Option<String>,
 }
 
 impl Sheet {
     pub(super) fn new(store: Store, names: Vec<&'static str>) -> Self {
         let worlds = || World::ALL.map(|it| (it, Vec::new())).to_vec();
-        let line =
-            |name| Line { name, missing: None, worlds: worlds(), failed: Vec::new(), crashes: Vec::new() };
+        let line = |name| Line {
+            name,
+            missing: None,
+            worlds: worlds(),
+            failed: Vec::new(),
+            crashes: Vec::new(),
+            stayed: None,
+        };
         Sheet { store, lines: names.into_iter().map(line).collect() }
     }
 
@@ -55,25 +64,43 @@ impl Sheet {
     }
 
     pub(super) fn failed(&mut self, at: usize, world: World, error: &str) {
-        self.lines[at].failed.push((world, error.replace(['|', '\n'], " ")));
+        self.lines[at].failed.push((world, in_a_cell(error)));
+    }
+
+    /// Whether it failed in this world before: then it is not tried again, because a hang takes long.
+    pub(super) fn has_failed(&self, at: usize, world: World) -> bool {
+        self.lines[at].failed.iter().any(|it| it.0 == world)
+    }
+
+    pub(super) fn not_taken_over(&mut self, at: usize, error: &str) {
+        self.lines[at].stayed = Some(in_a_cell(error));
     }
 
     pub(super) fn taken_over(&mut self, at: usize, span: Duration) {
         self.lines[at].crashes.push(span);
     }
 
-    /// Guards per second of the crowd of four processes, for the plot.
-    pub(super) fn crowds(&self) -> impl Iterator<Item = (&'static str, Option<f64>)> + '_ {
-        self.lines.iter().map(|it| (it.name, it.figures(World::Crowd).map(|it| it.rate)))
+    /// What the plot shows: guards per second of the crowd of four processes, and hand-offs per second.
+    pub(super) fn bars(&self) -> impl Iterator<Item = (&'static str, Option<f64>, Option<f64>)> + '_ {
+        self.lines.iter().map(|it| {
+            let crowd = it.figures(World::Crowd);
+            (it.name, crowd.map(|it| it.rate), crowd.map(|it| it.hand_offs))
+        })
     }
 
     pub(super) fn title(&self) -> &'static str {
         self.store.title()
     }
 
-    fn table(&self) -> String {
+    /// Where its plot is, beside the page.
+    fn plot(&self) -> String {
+        format!("rivals-{}.svg", self.store.name())
+    }
+
+    /// Its section of the page, without the marks of its heading.
+    fn section(&self, how: &str) -> String {
         let mut out = format!(
-            "## {}\n\n| who | free | 1 × 64 | 4 × 16 | 4 × 1 | requests per guard, 4 × 16 | crash |\n|---|---|---|---|---|---|---|\n",
+            "{}\n\n{how}\n\n| who | free | 1 × 64 | 4 × 16 | 4 × 1 | requests per guard, 4 × 16 | crash |\n|---|---|---|---|---|---|---|\n",
             self.title()
         );
         for line in &self.lines {
@@ -83,38 +110,60 @@ impl Sheet {
         let behind = self.behind();
         if !behind.is_empty() {
             let _ = writeln!(out, "\nWhere ours is not the first:\n\n{}", behind.join("\n"));
+        } else if self.is_compared() {
+            out.push_str("\nNobody else is ahead in any column.\n");
         }
+        let _ = write!(out, "\n![{} in plots]({})", self.title(), self.plot());
         out
+    }
+
+    fn is_compared(&self) -> bool {
+        let measured = |it: &&Line| World::ALL.iter().any(|world| it.figures(*world).is_some());
+        let (ours, others): (Vec<&Line>, Vec<&Line>) =
+            self.lines.iter().filter(measured).partition(|it| it.is_ours());
+        !ours.is_empty() && !others.is_empty()
     }
 
     /// The columns in which somebody else, measured and safe, is ahead of the best of ours.
     fn behind(&self) -> Vec<String> {
         let (ours, others): (Vec<&Line>, Vec<&Line>) = self.lines.iter().partition(|it| it.is_ours());
-        let columns: [(&str, Figure); 5] = [
-            ("free", |it| it.figures(World::Free).map(|it| it.rate)),
-            ("1 × 64", |it| it.figures(World::Tasks).map(|it| it.hand_offs)),
-            ("4 × 16", |it| it.figures(World::Crowd).map(|it| it.hand_offs)),
-            ("4 × 1", |it| it.figures(World::Alone).map(|it| it.hand_offs)),
-            ("crash", |it| it.crash().map(|it| 1.0 / it.as_secs_f64())),
-        ];
         let best = |all: &[&Line], of: Figure| {
             let known = all.iter().filter_map(|it| of(it).map(|figure| (figure, it.name)));
-            known.max_by(|a, b| a.0.total_cmp(&b.0))
+            known.filter(|it| it.0.is_finite()).max_by(|a, b| a.0.total_cmp(&b.0))
         };
         let mut out = Vec::new();
-        for (column, of) in columns {
+        for (words, column, of) in COLUMNS {
             let (Some((mine, _)), Some((theirs, name))) = (best(&ours, of), best(&others, of)) else {
                 continue;
             };
             // Less is what two runs of the same differ by.
             let factor = theirs / mine;
             if AHEAD < factor {
-                out.push(format!("- {column}: {name}, by {factor:.2} ×: {}.", reason(self.store, column)));
+                out.push(format!("- {words}: {name}, by {factor:.2} ×: {}.", reason(self.store, column)));
             }
         }
         out
     }
 }
+
+/// What is compared: more is better.
+const COLUMNS: [(&str, Column, Figure); 15] = [
+    ("free", Column::Free, |it| it.safe(World::Free).map(|it| it.rate)),
+    ("1 × 64, guards", Column::Rate, |it| it.safe(World::Tasks).map(|it| it.rate)),
+    ("1 × 64, hand-offs", Column::Rate, |it| it.safe(World::Tasks).map(|it| it.hand_offs)),
+    ("1 × 64, evenness", Column::Jain, |it| it.safe(World::Tasks).map(|it| it.jain)),
+    ("1 × 64, longest", Column::Longest, |it| it.safe(World::Tasks).map(|it| 1.0 / it.longest)),
+    ("4 × 16, guards", Column::Rate, |it| it.safe(World::Crowd).map(|it| it.rate)),
+    ("4 × 16, hand-offs", Column::Rate, |it| it.safe(World::Crowd).map(|it| it.hand_offs)),
+    ("4 × 16, evenness", Column::Jain, |it| it.safe(World::Crowd).map(|it| it.jain)),
+    ("4 × 16, longest", Column::Longest, |it| it.safe(World::Crowd).map(|it| 1.0 / it.longest)),
+    ("requests per guard", Column::Requests, |it| it.safe(World::Crowd).map(|it| 1.0 / it.requests)),
+    ("4 × 1, hand-offs", Column::Rate, |it| it.safe(World::Alone).map(|it| it.hand_offs)),
+    ("4 × 1, median", Column::HandOff, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.0)),
+    ("4 × 1, 99th percentile", Column::HandOff, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.1)),
+    ("4 × 1, longest", Column::Longest, |it| it.safe(World::Alone).map(|it| 1.0 / it.longest)),
+    ("crash", Column::Crash, |it| it.crash().map(|it| 1.0 / it.as_secs_f64())),
+];
 
 impl Line {
     fn is_ours(&self) -> bool {
@@ -126,6 +175,11 @@ impl Line {
         (!all.is_empty()).then(|| Figures::together(all))
     }
 
+    /// A lock that was none is ahead of nobody.
+    fn safe(&self, world: World) -> Option<Figures> {
+        self.figures(world).filter(|it| !it.is_unsafe())
+    }
+
     fn crash(&self) -> Option<Duration> {
         let mut all = self.crashes.clone();
         (!all.is_empty()).then(|| median(&mut all))
@@ -134,7 +188,7 @@ impl Line {
     fn row(&self) -> String {
         let name = self.name;
         if let Some(words) = &self.missing {
-            return format!("| {name} | not measured: {} | | | | | |", words.replace(['|', '\n'], " "));
+            return format!("| {name} | not measured: {} | | | | | |", in_a_cell(words));
         }
         let cell = |world: World| match self.figures(world) {
             None => {
@@ -143,9 +197,11 @@ impl Line {
             }
             Some(it) => told(world, &it),
         };
-        let requests =
-            self.figures(World::Crowd).map_or_else(String::new, |it| format!("{:.2}", it.requests));
-        let crash = self.crash().map_or_else(|| "not taken over".to_owned(), |it| format!("{it:.1?}"));
+        let requests = self
+            .figures(World::Crowd)
+            .map_or_else(|| "as 4 × 16".to_owned(), |it| format!("{:.2}", it.requests));
+        let stayed = || format!("not taken over: {}", self.stayed.as_deref().unwrap_or("not tried"));
+        let crash = self.crash().map_or_else(stayed, |it| format!("{it:.1?}"));
         let cells: Vec<String> = World::ALL.into_iter().map(cell).collect();
         format!("| {name} | {} | {requests} | {crash} |", cells.join(" | "))
     }
@@ -155,7 +211,10 @@ fn told(world: World, it: &Figures) -> String {
     let mut out = match world {
         World::Free => format!("{:.0}/s · {:.0} µs", it.rate, it.cycle),
         World::Alone => {
-            format!("{:.0}/s · {:.0} / {:.0} µs", it.hand_offs, it.hand_off.0, it.hand_off.1)
+            format!(
+                "{:.0}/s · {:.0} / {:.0} µs · {:.0} ms",
+                it.hand_offs, it.hand_off.0, it.hand_off.1, it.longest
+            )
         }
         World::Tasks | World::Crowd => {
             format!("{:.0}/s · {:.0}/s · {:.2} · {:.0} ms", it.rate, it.hand_offs, it.jain, it.longest)
@@ -170,51 +229,99 @@ fn told(world: World, it: &Figures) -> String {
     out
 }
 
-/// Everything that was measured.
-pub(super) struct Page {
+fn in_a_cell(words: &str) -> String {
+    words.trim().replace(['|', '\n'], " ")
+}
+
+/// How the figures of a run came to be.
+pub(super) struct Run {
     /// How busy the machine was before.
     pub(super) load: String,
     pub(super) span: Duration,
     pub(super) turns: usize,
-    pub(super) sheets: Vec<Sheet>,
-    pub(super) commands: Vec<command::Row>,
 }
 
-impl Page {
-    pub(super) fn write(&self, page: &Path, picture: &Path) -> Answer<()> {
-        let name = picture.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        std::fs::write(picture, plot::draw(&self.sheets))?;
-        Ok(std::fs::write(page, self.text(&name))?)
+/// What a run has to say of one store, or of the command.
+pub(super) enum Part {
+    Sheet(Sheet),
+    Commands(Vec<command::Row>),
+    /// It could not be run, and why.
+    Failed {
+        title: &'static str,
+        why: String,
+    },
+}
+
+impl Run {
+    /// Renew what this part is about. The rest of the page stays.
+    pub(super) fn write(&self, part: &Part, page: &Path) -> Answer<()> {
+        if let Part::Sheet(sheet) = part {
+            std::fs::write(page.with_file_name(sheet.plot()), plot::draw(sheet))?;
+        }
+        let old = std::fs::read_to_string(page).unwrap_or_default();
+        Ok(std::fs::write(page, renewed(&old, &self.section(part), matches!(part, Part::Failed { .. })))?)
     }
 
-    fn text(&self, picture: &str) -> String {
-        let load = &self.load;
+    fn section(&self, part: &Part) -> String {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        let mut out = format!(
-            "# Rivals\n\nWritten by `cargo xtask bench rivals`, never by hand. What people would take instead, beside ours: the same servers, on one\n\
-             machine ({cores} cores, everything on loopback), in turns, {} × {} s after 1.5 s of warm-up; medians, the longest of all. {load}\n\
-             Every program is in the repository and uses its library as the library's documentation shows it. Under the lock each guard reads, adds and writes a number in a file: two\n\
-             holders at once would be seen, and make a lock **unsafe** in that cell.\n\n{LEGEND}\n\
-             ![Guards per second of four processes with 16 tasks each]({picture})\n",
+        let how = format!(
+            "Measured in {} turns of {} s each on {cores} cores. {}",
             self.turns,
             self.span.as_secs(),
+            self.load
         );
-        for sheet in &self.sheets {
-            let _ = write!(out, "\n{}", sheet.table());
+        match part {
+            Part::Sheet(sheet) => sheet.section(&how),
+            Part::Commands(rows) => command::section(rows, &how),
+            Part::Failed { title, why } => format!("{title}\n\nIt could not be run: {}.", in_a_cell(why)),
         }
-        if !self.commands.is_empty() {
-            let _ = write!(out, "\n{}", command::table(&self.commands));
-        }
-        out
     }
 }
+
+const HEADING: &str = "\n## ";
+
+/// The page with this section in its place. One that failed takes no figures away.
+fn renewed(old: &str, section: &str, failed: bool) -> String {
+    let title = |section: &str| section.lines().next().unwrap_or_default().to_owned();
+    let order: Vec<&str> = STORES.iter().map(|it| it.title()).chain([command::TITLE]).collect();
+    let mut all: Vec<Option<String>> = vec![None; order.len()];
+    let place = |section: &str| order.iter().position(|it| *it == title(section));
+    for it in old.split(HEADING).skip(1) {
+        if let Some(at) = place(it).filter(|_| !it.contains(NOT_RUN)) {
+            all[at] = Some(it.trim_end().to_owned());
+        }
+    }
+    if let Some(at) = place(section) {
+        if !failed || all[at].is_none() {
+            all[at] = Some(section.trim_end().to_owned());
+        }
+    }
+    let mut out = format!("{INTRODUCTION}\n{LEGEND}");
+    for (title, section) in order.iter().zip(all) {
+        let _ = write!(out, "{HEADING}{}\n", section.unwrap_or_else(|| format!("{title}\n\n{NOT_RUN}")));
+    }
+    out
+}
+
+const NOT_RUN: &str = "It was not run yet.";
+
+const INTRODUCTION: &str = "\
+# Rivals
+
+Written by `cargo xtask bench rivals`, never by hand. What people would take instead, beside ours: the same servers, on one
+machine (everything on loopback), in turns, after 1.5 s of warm-up; medians, the longest of all. A store that is run alone renews
+its own section, so sections may come from different runs. Every program is in the repository and uses its library as the library's
+documentation shows it. Under the lock each guard reads, adds and writes a number in a file: two holders at once would be seen, and make
+a lock **unsafe** in that cell; it is ahead of nobody there. Whoever differs from ours by a tenth or less counts as equal.
+[Why it is done so](decisions/0055-evidence-beside-and-below.md).
+";
 
 const LEGEND: &str = "\
 | column | what it says |
 |---|---|
 | free | one task of one process: guards per second · from one to the next, median |
 | 1 × 64, 4 × 16 | processes × tasks on one key: guards per second · hand-offs per second (the next holder is another task) · Jain's index over the tasks (1 = even) · the longest that a task starved |
-| 4 × 1 | four processes: hand-offs per second · from release to the grant of one that waited, median / 99th percentile |
+| 4 × 1 | four processes: hand-offs per second · from release to the grant of one that waited, median / 99th percentile · the longest that one starved |
 | crash | after how long a waiting process had the lock of one that was killed; ttl 5 s where there is one (rslock: 10 s) |
 ";
 
@@ -250,11 +357,76 @@ mod tests {
         sheet.add(0, World::Crowd, figures(9.0));
         sheet.add(1, World::Crowd, Figures { lost: 2, overlaps: 1, ..figures(3.0) });
         sheet.missing(2, "there is no Java here".to_owned());
-        let table = sheet.table();
+        let table = sheet.section("How.");
         assert!(table.contains("- free: fast, by 1.50 ×: two round trips"), "{table}");
-        assert!(!table.contains("- 4 × 16"), "{table}");
+        assert!(!table.contains("- 4 × 16") && !table.contains("Nobody else"), "{table}");
+        assert!(table.contains("not taken over: not tried"), "{table}");
+        sheet.not_taken_over(0, "it did not\nanswer");
+        assert!(sheet.section("How.").contains("not taken over: it did not answer"));
+        assert!(table.ends_with("![Redis in plots](rivals-redis.svg)"), "{table}");
         assert!(table.contains("| absent | not measured: there is no Java here |"), "{table}");
         assert!(table.contains("**unsafe**: 1 at once, 2 updates lost"), "{table}");
         assert!(table.contains("failed: nothing was measured"), "{table}");
+    }
+    #[test]
+    fn every_column_is_compared_and_an_unsafe_lock_is_ahead_of_nobody() {
+        let good = Figures {
+            rate: 9.0,
+            hand_offs: 9.0,
+            hand_off: (1.0, 1.0),
+            jain: 0.9,
+            longest: 1.0,
+            requests: 1.0,
+            ..Figures::default()
+        };
+        let bad = Figures {
+            rate: 1.0,
+            hand_offs: 1.0,
+            hand_off: (9.0, 9.0),
+            jain: 0.1,
+            longest: 9.0,
+            requests: 9.0,
+            ..Figures::default()
+        };
+        for store in STORES {
+            let sheet = |mine: Figures, theirs: Figures, (me, they): (u64, u64)| {
+                let mut sheet = Sheet::new(store, vec!["**Lockkeeper**", "other"]);
+                for world in World::ALL {
+                    sheet.add(0, world, mine);
+                    sheet.add(1, world, theirs);
+                }
+                sheet.taken_over(0, Duration::from_secs(me));
+                sheet.taken_over(1, Duration::from_secs(they));
+                sheet
+            };
+            assert_eq!(sheet(bad, good, (5, 1)).behind().len(), COLUMNS.len(), "{}", store.name());
+            let ahead = sheet(good, bad, (1, 5));
+            assert!(ahead.behind().is_empty() && ahead.section("").contains("Nobody else is ahead"));
+            let theirs = Figures { lost: 1, ..good };
+            assert_eq!(sheet(bad, theirs, (1, 5)).behind(), [""; 0], "unsafe");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_run_alone_keeps_the_other_sections_and_one_that_failed_takes_none_away() {
+        let run = Run { load: "Quiet.".to_owned(), span: Duration::from_secs(2), turns: 2 };
+        let sheet = |store, rate| {
+            let mut sheet = Sheet::new(store, vec!["**Lockkeeper**"]);
+            sheet.add(0, World::Free, figures(rate));
+            run.section(&Part::Sheet(sheet))
+        };
+        let page = renewed("", &sheet(Store::Etcd, 71.0), false);
+        assert!(page.contains("71/s") && page.matches(NOT_RUN).count() == STORES.len(), "{page}");
+        let page = renewed(&page, &sheet(Store::Redis, 72.0), false);
+        assert!(page.find("## Redis").unwrap() < page.find("## etcd").unwrap(), "{page}");
+        assert!(page.contains("71/s") && page.contains("72/s"), "{page}");
+        let page = renewed(&page, &sheet(Store::Redis, 73.0), false);
+        assert!(!page.contains("72/s") && page.contains("73/s") && page.contains("71/s"), "{page}");
+        let failed = |title| run.section(&Part::Failed { title, why: "no\nserver".to_owned() });
+        assert_eq!(renewed(&page, &failed("Redis"), true), page);
+        let page = renewed(&page, &failed("MySQL"), true);
+        assert!(page.contains("## MySQL\n\nIt could not be run: no server."), "{page}");
+        let page = renewed(&page, &sheet(Store::Mysql, 74.0), false);
+        assert!(page.contains("74/s") && !page.contains("no server"), "{page}");
     }
 }

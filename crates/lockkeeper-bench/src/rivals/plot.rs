@@ -1,4 +1,4 @@
-//! The plot of all crowds: bars on a logarithmic scale, since they differ by orders.
+//! The plots of a store: guards and hand-offs of the crowd, as bars on a logarithmic scale, since they differ by orders.
 
 use std::fmt::Write as _;
 
@@ -10,18 +10,21 @@ const STEP: f64 = 24.0;
 /// A bar ends here: ten million a second.
 const DECADES: f64 = 7.0;
 
-pub(super) fn draw(sheets: &[Sheet]) -> String {
-    let mut bars = String::new();
-    let mut y = 64.0;
-    for sheet in sheets {
+pub(super) fn draw(sheet: &Sheet) -> String {
+    let (mut bars, mut y) = (String::new(), 64.0);
+    let all: Vec<_> = sheet.bars().collect();
+    let guards: Vec<_> = all.iter().map(|it| (it.0, it.1)).collect();
+    let hand_offs: Vec<_> = all.iter().map(|it| (it.0, it.2)).collect();
+    for (heading, rows) in
+        [("Guards per second", guards), ("Hand-offs to another task per second", hand_offs)]
+    {
         let _ = writeln!(
             bars,
-            "<text x=\"16\" y=\"{:.0}\" font-size=\"14\" font-weight=\"bold\" fill=\"#222\">{}</text>",
+            "<text x=\"16\" y=\"{:.0}\" font-size=\"14\" font-weight=\"bold\" fill=\"#222\">{heading}</text>",
             y + 14.0,
-            sheet.title()
         );
         y += STEP;
-        for (name, rate) in sheet.crowds() {
+        for (name, rate) in rows {
             bars.push_str(&bar(name, rate, y));
             y += STEP;
         }
@@ -30,9 +33,10 @@ pub(super) fn draw(sheets: &[Sheet]) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 {y:.0}\" font-family=\"sans-serif\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"16\" y=\"28\" font-size=\"18\" fill=\"#222\">Guards per second, 4 processes × 16 tasks on one key</text>\n\
+         <text x=\"16\" y=\"28\" font-size=\"18\" fill=\"#222\">{}: 4 processes × 16 tasks on one key</text>\n\
          <text x=\"16\" y=\"48\" font-size=\"12\" fill=\"#666\">logarithmic: every grey line is ten times the one before</text>\n\
          {}{bars}</svg>\n",
+        sheet.title(),
         lines(y)
     )
 }

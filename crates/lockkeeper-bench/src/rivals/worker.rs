@@ -16,7 +16,7 @@ use crate::crowd::{answer, heard};
 use crate::redis::OnRedis;
 use crate::report::say;
 use crate::rival::{Ours, Rival};
-use crate::sql::Advisory;
+use crate::sql::{Advisory, Sqlx};
 
 /// The word that makes this program a worker.
 pub(crate) const CHILD: &str = "rival";
@@ -39,6 +39,7 @@ pub(crate) fn work(words: &[String]) -> Answer<()> {
             "etcd-lock" => job.obey(vec![ServerLock::connect(place).await?; tasks]).await,
             // A session of the server is a holder, so that each task has its own.
             "pg-advisory" => job.obey(each(tasks, async || Advisory::open(place).await).await?).await,
+            "sqlx-advisory" => job.obey(each(tasks, async || Sqlx::open(place, key).await).await?).await,
             "get-lock" => job.obey(each(tasks, async || GetLock::open(place).await).await?).await,
             other => job.obey(vec![OnRedis::named(other, place).await?; tasks]).await,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use sqlx::Connection as _;
-use sqlx::postgres::{PgAdvisoryLock, PgConnection};
+use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgConnection};
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -44,17 +44,36 @@ impl Rival for Advisory {
 
 /// sqlx's own advisory lock, as its documentation shows it: the lock is made once, its connection is lent to each guard.
 #[derive(Clone)]
-pub(crate) struct Sqlx(Arc<(PgAdvisoryLock, Mutex<PgConnection>)>);
+pub(crate) struct Sqlx(Arc<(PgAdvisoryLock, Mutex<Option<PgConnection>>)>);
 
 impl Sqlx {
     pub(crate) async fn open(url: &str, key: &str) -> Answer<Self> {
-        Ok(Sqlx(Arc::new((PgAdvisoryLock::new(key), Mutex::new(PgConnection::connect(url).await?)))))
+        let conn = Mutex::new(Some(PgConnection::connect(url).await?));
+        Ok(Sqlx(Arc::new((PgAdvisoryLock::new(key), conn))))
     }
 
     /// Take it and give it back.
     pub(crate) async fn cycle(&self) -> Answer<()> {
         let mut conn = self.0.1.lock().await;
-        self.0.0.acquire(&mut *conn).await?.release_now().await?;
+        self.0.0.acquire(conn.as_mut().ok_or(LENT)?).await?.release_now().await?;
+        Ok(())
+    }
+}
+
+const LENT: &str = "its connection is with a guard already";
+
+impl Rival for Sqlx {
+    type Taken = PgAdvisoryLockGuard<PgConnection>;
+
+    /// Its lock is the one for which it was opened.
+    async fn take(&mut self, _key: &str) -> Answer<Self::Taken> {
+        let conn = self.0.1.lock().await.take().ok_or(LENT)?;
+        Ok(self.0.0.acquire(conn).await?)
+    }
+
+    async fn give_back(&mut self, taken: Self::Taken) -> Answer<()> {
+        let conn = taken.release_now().await?;
+        *self.0.1.lock().await = Some(conn);
         Ok(())
     }
 }

@@ -17,11 +17,12 @@ use crate::spi::inspect::{LockInfo, Occupant};
 /// let rows = [
 ///     Listed::new("orders/42", true, somebody()),
 ///     Listed::new("orders/42", false, somebody()),
-///     Listed::new("", true, somebody()), // no key of ours
+///     Listed::new("", true, somebody()), // no name of ours
 /// ];
 /// let locks = gather(rows);
-/// assert_eq!(locks.len(), 1);
-/// assert_eq!((locks[0].holders.len(), locks[0].waiters.len()), (1, 1));
+/// assert_eq!(locks.len(), 2);
+/// assert_eq!(locks[0].foreign.len(), 1);
+/// assert_eq!((locks[1].holders.len(), locks[1].waiters.len()), (1, 1));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -41,17 +42,65 @@ impl Listed {
     }
 }
 
-/// The locks of all rows, by name. The rows of one lock come in the order of its line; a name that is no key was not
-/// written by us, and nobody can lock it.
+/// The locks of all rows, by name. The rows of one lock come in the order of its line. A name that is no key was not
+/// written by us: the lock is listed with it as far as it can be told, and says so in [`LockInfo::foreign`].
 pub fn gather(rows: impl IntoIterator<Item = Listed>) -> Vec<LockInfo> {
     let mut locks = BTreeMap::<Key, LockInfo>::new();
     for row in rows {
-        let Ok(key) = Key::new(&row.name) else { continue };
+        let (key, foreign) = match Key::new(&row.name) {
+            Ok(key) => (key, None),
+            Err(error) => {
+                // Printable, and short enough for a key.
+                let Ok(key) = Key::new(&shown(&row.name)) else { continue };
+                (key, Some(format!("its name in the store is not ours: {error}")))
+            }
+        };
         let lock = locks.entry(key).or_insert_with_key(|it| LockInfo::new(it.clone(), vec![], vec![]));
-        let side = if row.held { &mut lock.holders } else { &mut lock.waiters };
-        side.push(row.occupant);
+        if let Some(it) = foreign.filter(|it| !lock.foreign.contains(it)) {
+            lock.foreign.push(it);
+        }
+        join(lock, row);
     }
     locks.into_values().collect()
+}
+
+/// The one lock to which all of these rows belong, whatever name they say; `None` if there are none.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> Result<(), lockkeeper_core::Error> {
+/// use lockkeeper_core::inspect::Occupant;
+/// use lockkeeper_core::kit::{Listed, gather_of};
+/// use lockkeeper_core::{Key, Label};
+///
+/// let somebody = Occupant::new(Label::of_this_process(), Duration::from_secs(7));
+/// let lock = gather_of(&Key::new("orders/42")?, [Listed::new("", true, somebody)]);
+/// assert!(lock.is_some_and(|it| it.holders.len() == 1 && it.foreign.len() == 1));
+/// assert_eq!(gather_of(&Key::new("orders/42")?, []), None);
+/// # Ok(())
+/// # }
+/// ```
+pub fn gather_of(key: &Key, rows: impl IntoIterator<Item = Listed>) -> Option<LockInfo> {
+    let mut lock = LockInfo::new(key.clone(), vec![], vec![]);
+    for row in rows {
+        if row.name != key.as_str() && lock.foreign.is_empty() {
+            lock.foreign.push(format!("its name in the store is not ours: {}", shown(&row.name)));
+        }
+        join(&mut lock, row);
+    }
+    (!lock.is_free()).then_some(lock)
+}
+
+fn join(lock: &mut LockInfo, row: Listed) {
+    let side = if row.held { &mut lock.holders } else { &mut lock.waiters };
+    side.push(row.occupant);
+}
+
+/// Of a name that is no key, as much as can be shown.
+const SHOWN_MAX: usize = 100;
+
+fn shown(name: &str) -> String {
+    if name.is_empty() { "(no name)".to_owned() } else { name.escape_default().take(SHOWN_MAX).collect() }
 }
 
 /// How many of the same kind are named; the rest is counted.
@@ -90,8 +139,13 @@ mod tests {
             [row("b", true, 1), row("b", false, 2), row("a", false, 3), row("", true, 4), row("b", false, 5)];
         let locks = gather(rows);
         let pids = |it: &[Occupant]| it.iter().map(|it| it.label.pid).collect::<Vec<_>>();
-        let seen: Vec<_> =
-            locks.iter().map(|it| (it.key.as_str(), pids(&it.holders), pids(&it.waiters))).collect();
-        assert_eq!(seen, [("a", vec![], vec![3]), ("b", vec![1], vec![2, 5])]);
+        let seen: Vec<_> = locks
+            .iter()
+            .map(|it| (it.key.as_str(), pids(&it.holders), pids(&it.waiters), it.foreign.len()))
+            .collect();
+        assert_eq!(
+            seen,
+            [("(no name)", vec![4], vec![], 1), ("a", vec![], vec![3], 0), ("b", vec![1], vec![2, 5], 0)]
+        );
     }
 }

@@ -42,7 +42,7 @@ pub use bells::Bells;
 pub use caller::caller_runtime;
 pub use driver::{Driver, Tasks};
 pub use home::Home;
-pub use listing::{Listed, gather, some_of};
+pub use listing::{Listed, gather, gather_of, some_of};
 pub use locked::locked;
 pub use pace::Pace;
 pub use proof::Proof;

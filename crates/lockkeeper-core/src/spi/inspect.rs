@@ -112,7 +112,8 @@ pub struct LockInfo {
     pub holders: Vec<Occupant>,
     /// Who waits, first in line first.
     pub waiters: Vec<Occupant>,
-    /// What stands in this lock's line and was not put there by us: its name in the store, and what to do.
+    /// What stands in this lock's line and was not put there by us: its name in the store, and what to do. A lock whose own
+    /// name cannot be read is listed by its name in the store, where all are listed.
     pub foreign: Vec<String>,
 }
 

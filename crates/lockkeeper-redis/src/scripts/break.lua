@@ -19,6 +19,14 @@ for _, record in ipairs(inside_records()) do
     tell(record, 'W' .. string.sub(record, 19, 34))
   end
 end
+if only == '' and used > 0 then
+  -- Whoever has no record of ours cannot be told.
+  answer[#answer + 1] = ''
+  for _, id in ipairs(redis.call('ZRANGE', inside, 0, -1)) do
+    drop(id)
+  end
+  used, smallest, differ = 0, 4294967295, 0
+end
 admit(false, 0)
 store(0)
 return answer

@@ -27,12 +27,12 @@ local mark = string.sub(main, 1, brace - 1) --@mark
   .. 'mark'
 -- The usual hand-over, without the whole of the room: a lock that is held alone goes to the first in line, which takes all
 -- of it and hears of it.
-if not refused_for and string.sub(m, 1, 2) == 'H1' and string.sub(m, 19, 34) == me
+if not refused_for and #m >= 82 and string.sub(m, 1, 2) == 'H1' and string.sub(m, 19, 34) == me
   and now < struct.unpack('>d', m, 11) then
   local line, who = main .. ':line', main .. ':who'
   local ids = redis.call('LRANGE', line, 0, 1)
   local record = ids[1] and redis.call('HGET', who, ids[1])
-  if record and string.sub(record, 1, 2) == 'W0' and now < struct.unpack('>d', record, 11) then
+  if record and #record >= 74 and string.sub(record, 1, 2) == 'W0' and now < struct.unpack('>d', record, 11) then
     local weight, capacity, ttl = struct.unpack('>I4I4d', record, 51)
     if weight == capacity then
       local flag, counter = ids[2] and '1' or '0', math.max(struct.unpack('>d', m, 3) + 1, now)

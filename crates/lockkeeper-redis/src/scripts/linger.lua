@@ -20,7 +20,7 @@ if kept then
   live_until(expiry + 1000)
   -- Whoever is next reckoned with another end.
   local id = redis.call('LINDEX', line, 0)
-  local record = id and redis.call('HGET', who, id)
+  local record = id and record_of(id)
   if record then
     tell(record, 'W' .. id)
   end

@@ -8,7 +8,8 @@ local main, mark, me, counter = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
 local m = redis.call('GET', main)
 local time = redis.call('TIME')
 local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
-if not m or string.sub(m, 1, 1) ~= 'H' or string.sub(m, 19, 34) ~= me or struct.unpack('>d', m, 11) <= now then
+if not m or #m < 74 or string.sub(m, 1, 1) ~= 'H' or string.sub(m, 19, 34) ~= me
+  or struct.unpack('>d', m, 11) <= now then
   return 0
 end
 local own = struct.unpack('>d', m, 3)

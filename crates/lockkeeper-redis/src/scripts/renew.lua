@@ -28,7 +28,7 @@ for i, main in ipairs(KEYS) do
   elseif type(m) ~= 'string' then
     digit = '0'
   elseif string.sub(m, 1, 1) == 'H' then
-    if string.sub(m, 19, 34) == me and now < struct.unpack('>d', m, 11) then
+    if #m >= 74 and string.sub(m, 19, 34) == me and now < struct.unpack('>d', m, 11) then
       digit = is_wanted(m) and '2' or '1'
       if string.sub(m, 2, 2) == '0' then
         redis.call('SET', main, string.sub(m, 1, 10) .. struct.pack('>d', expiry) .. string.sub(m, 19),
@@ -41,7 +41,7 @@ for i, main in ipairs(KEYS) do
   elseif string.sub(m, 1, 1) == 'R' then
     local who = main .. ':who'
     local record = redis.call('HGET', who, me)
-    if record and string.sub(record, 1, 1) == 'H' and now < struct.unpack('>d', record, 11) then
+    if record and #record >= 74 and string.sub(record, 1, 1) == 'H' and now < struct.unpack('>d', record, 11) then
       digit = is_wanted(m) and '2' or '1'
       redis.call('HSET', who, me, string.sub(record, 1, 10) .. struct.pack('>d', expiry) .. string.sub(record, 19))
       redis.call('ZADD', main .. ':in', expiry, me)

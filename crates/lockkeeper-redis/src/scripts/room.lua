@@ -28,8 +28,15 @@ local lives, stretched = now, false
 -- How many stand in line, once counted.
 local count = false
 
+--@shape
 local function kind_of(record)
   return string.sub(record, 1, 1)
+end
+
+-- What is no record of ours is none at all.
+local function record_of(id)
+  local record = redis.call('HGET', who, id)
+  return is_record(record) and record
 end
 
 local function waiting()
@@ -62,7 +69,7 @@ end
 local function insiders()
   local records = {}
   for _, id in ipairs(redis.call('ZRANGE', inside, 0, -1)) do
-    local record = redis.call('HGET', who, id)
+    local record = record_of(id)
     if record then
       records[#records + 1] = record
     end
@@ -85,7 +92,7 @@ local function drop(id)
   if sole then
     sole = false
   else
-    local record = redis.call('HGET', who, id)
+    local record = record_of(id)
     redis.call('ZREM', inside, id)
     redis.call('HDEL', who, id)
     used = used - (record and struct.unpack('>I4', record, 51) or 0)
@@ -105,7 +112,7 @@ end
 -- Read the state, forget holders that expired, and find the record of `me`.
 local function load_room(me)
   local kind = m and kind_of(m) or 'F'
-  if kind ~= 'H' and kind ~= 'R' and kind ~= 'F' then
+  if m and not is_state(m) then
     error({ err = 'FOREIGN the key ' .. main .. ' holds something that is not a lock' })
   end
   if m then
@@ -139,7 +146,7 @@ local function load_room(me)
   if sole and string.sub(sole, 19, 34) == me then
     return sole
   end
-  local record = redis.call('HGET', who, me)
+  local record = record_of(me)
   if record and kind_of(record) == 'W' and struct.unpack('>d', record, 11) <= now then
     leave_line(me)
     return false
@@ -217,7 +224,7 @@ local function admit(me, least)
     if not id then
       return false, false
     end
-    local record = redis.call('HGET', who, id)
+    local record = record_of(id)
     if not record or struct.unpack('>d', record, 11) <= now then
       leave_line(id)
     elseif id ~= me and string.sub(record, 2, 2) == '1' then

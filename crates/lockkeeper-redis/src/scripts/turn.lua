@@ -42,7 +42,7 @@ local me, flag = string.sub(claim, 1, 16), string.sub(m, 2, 2)
 if (flag == '2' or flag == '3') and redis.call('HGET', main .. ':gone', me) then
   return { -1 }
 end
-if joins and string.sub(m, 1, 2) == 'H1' then
+if joins and #m >= 82 and string.sub(m, 1, 2) == 'H1' then
   local ends, weight, capacity = struct.unpack('>d', m, 11), struct.unpack('>I4I4', m, 51)
   local enough = now + (ttl + 10) * 100 <= struct.unpack('>d', m, #m - 7)
   if now < ends and enough and capacity <= weight and string.sub(m, 19, 34) ~= me

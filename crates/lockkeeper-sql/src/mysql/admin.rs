@@ -2,7 +2,7 @@
 
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::kit::{Listed, gather};
+use lockkeeper_core::kit::{Listed, gather, gather_of};
 use lockkeeper_core::{Fence, Key, Label, Moment};
 use mysql_async::Row;
 
@@ -33,7 +33,7 @@ impl Inspect for Mysql {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let (length, prefix_text) = (prefix.chars().count(), text(prefix));
         let sql = select(&format!("LEFT(l.name, {length}) = {prefix_text} COLLATE utf8mb4_bin"));
-        let mut infos = self.0.lines("listing the locks", &sql).await?;
+        let mut infos = gather(self.0.lines("listing the locks", &sql).await?);
         // The server takes blanks at the end for nothing.
         infos.retain(|it| it.key.as_str().starts_with(prefix));
         Ok(infos)
@@ -41,13 +41,13 @@ impl Inspect for Mysql {
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
         let sql = select(&format!("l.`lock` = {}", bytes(&hash(key))));
-        Ok(self.0.lines("showing the lock", &sql).await?.into_iter().next())
+        Ok(gather_of(key, self.0.lines("showing the lock", &sql).await?))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
         let sql = format!("CALL lockkeeper_break_4({})", bytes(&hash(key)));
-        let infos = self.0.lines(BREAKING, &sql).await?;
-        Ok(infos.into_iter().flat_map(|it| it.holders).collect())
+        let rows = self.0.lines(BREAKING, &sql).await?;
+        Ok(gather_of(key, rows).map(|it| it.holders).unwrap_or_default())
     }
 
     /// A holder is in one place and moves only from its lock's row to the line: whoever is not in the row is in the line, or
@@ -93,11 +93,11 @@ impl Store {
         reply.map(|it| 0 < it.changed).map_err(|it| it.fault(BREAKING))
     }
 
-    async fn lines(&self, doing: &'static str, sql: &str) -> Result<Vec<LockInfo>> {
+    async fn lines(&self, doing: &'static str, sql: &str) -> Result<Vec<Listed>> {
         let answer = self.links.ask(doing, sql).await?;
         let rows: Option<Vec<_>> = answer.iter().flatten().map(listed).collect();
         let broken = || Trouble::Refused("a row has another form than expected".into()).fault(doing);
-        Ok(gather(rows.ok_or_else(broken)?))
+        rows.ok_or_else(broken)
     }
 }
 

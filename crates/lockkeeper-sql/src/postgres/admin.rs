@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::{Broken, Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::kit::{Listed, gather};
+use lockkeeper_core::kit::{Listed, gather, gather_of};
 use lockkeeper_core::{Fence, Key, Label};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -26,7 +26,7 @@ impl Inspect for Postgres {
              CROSS JOIN (SELECT {schema}.lockkeeper_now_3() AS now OFFSET 0) AS n \
              WHERE starts_with(l.name, $1) AND c.expires > n.now ORDER BY l.name COLLATE \"C\", c.seq"
         );
-        store.lines("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await
+        Ok(gather(store.lines("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await?))
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
@@ -37,8 +37,8 @@ impl Inspect for Postgres {
              CROSS JOIN (SELECT {schema}.lockkeeper_now_3() AS now OFFSET 0) AS n \
              WHERE l.lock = $1 AND c.expires > n.now ORDER BY c.seq"
         );
-        let infos = store.lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)]).await?;
-        Ok(infos.into_iter().next())
+        let rows = store.lines("showing the lock", &sql, &[(&hash(key).as_slice(), Type::BYTEA)]).await?;
+        Ok(gather_of(key, rows))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
@@ -48,8 +48,8 @@ impl Inspect for Postgres {
         );
         let lock = hash(key);
         let params = [(&lock.as_slice() as _, Type::BYTEA), (&key.as_str() as _, Type::TEXT)];
-        let infos = store.lines("breaking the lock", &sql, &params).await?;
-        Ok(infos.into_iter().flat_map(|it| it.holders).collect())
+        let rows = store.lines("breaking the lock", &sql, &params).await?;
+        Ok(gather_of(key, rows).map(|it| it.holders).unwrap_or_default())
     }
 
     /// One statement. It locks the line before it removes the holder, as everybody does who changes a line; whoever comes next
@@ -72,8 +72,8 @@ impl Inspect for Postgres {
             (&key.as_str() as _, Type::TEXT),
             (&counter as _, Type::INT8),
         ];
-        let infos = store.lines("breaking the lock", &sql, &params).await?;
-        Ok(only_holder(infos))
+        let rows = store.lines("breaking the lock", &sql, &params).await?;
+        Ok(only_holder(gather_of(key, rows)))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
@@ -82,8 +82,8 @@ impl Inspect for Postgres {
 }
 
 /// The one who lost it, if somebody did.
-fn only_holder(infos: Vec<LockInfo>) -> Broken {
-    infos.into_iter().flat_map(|it| it.holders).next().map_or(Broken::Changed, Broken::Lost)
+fn only_holder(info: Option<LockInfo>) -> Broken {
+    info.and_then(|it| it.holders.into_iter().next()).map_or(Broken::Changed, Broken::Lost)
 }
 
 impl Store {
@@ -92,10 +92,10 @@ impl Store {
         doing: &'static str,
         sql: &str,
         params: &[super::session::Param<'_>],
-    ) -> Result<Vec<LockInfo>> {
+    ) -> Result<Vec<Listed>> {
         let rows = self.links.rows(doing, sql, params).await?;
         let rows: std::result::Result<Vec<_>, _> = rows.iter().map(listed).collect();
-        Ok(gather(rows.map_err(|it| Trouble::from(it).fault(doing))?))
+        rows.map_err(|it| Trouble::from(it).fault(doing))
     }
 }
 

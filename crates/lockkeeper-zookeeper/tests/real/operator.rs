@@ -63,7 +63,8 @@ async fn the_doctor_names_what_endangers_locks() {
     assert_eq!(about("127.0.0.1:1, 127.0.0.1:2: no answer"), Some(Severity::Warning), "{findings:?}");
     assert_eq!(about("10s was asked for and 5s was given"), Some(Severity::Warning));
     assert_eq!(about("100ms, and 10ms is taken off"), Some(Severity::Danger), "{findings:?}");
-    assert_eq!(about("version 3.8.0"), Some(Severity::Fine), "{findings:?}");
+    let version = server.version().await.unwrap();
+    assert_eq!(about(&format!("version {version}")), Some(Severity::Fine), "{findings:?}");
 }
 
 #[tokio::test]
@@ -71,11 +72,18 @@ async fn the_doctor_tells_once_what_is_true_of_all_servers_and_knows_their_defec
     let ensemble = Server::ensemble().await.unwrap();
     let backend = ZooKeeper::connect(&ensemble.url()).await.unwrap();
     let findings = backend.doctor().await.unwrap();
-    let about: Vec<_> = findings.iter().filter(|it| it.what.contains("version 3.8.0")).collect();
+    let version = ensemble.nodes()[0].version().await.unwrap();
+    let about: Vec<_> =
+        findings.iter().filter(|it| it.what.contains(&format!("version {version}"))).collect();
     assert_eq!(about.len(), 1, "{findings:?}");
     assert!(ensemble.nodes().iter().all(|it| about[0].what.contains(&it.address())), "{about:?}");
-    assert_eq!(about[0].severity, Severity::Warning);
-    assert!(about[0].consequence.contains("claims that are gone"), "{about:?}");
+    let numbers: Vec<u32> = version.split('.').map(|it| it.parse().unwrap()).collect();
+    // Of 3.9.3 and later no such defect is known.
+    let has_ghosts = numbers < vec![3, 9, 3];
+    let told =
+        about[0].severity == Severity::Warning && about[0].consequence.contains("claims that are gone");
+    assert_eq!(told, has_ghosts, "{about:?}");
+    assert!(has_ghosts || about[0].severity == Severity::Fine, "{about:?}");
     assert!(findings.iter().all(|it| it.severity != Severity::Danger), "{findings:?}");
 }
 

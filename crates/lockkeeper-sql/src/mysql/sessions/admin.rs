@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::kit::{Listed, gather};
+use lockkeeper_core::kit::{Listed, gather, gather_of};
 use lockkeeper_core::{Fence, Key, Label};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -28,16 +28,15 @@ impl Inspect for MysqlSessions {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let (length, prefix_text) = (prefix.chars().count(), text(prefix));
         let meant = format!("LEFT(c.name, {length}) = {prefix_text} COLLATE utf8mb4_bin");
-        let mut infos = self.0.listed("listing the locks", &self.0.rows_sql(&meant)).await?;
+        let mut infos = gather(self.0.listed("listing the locks", &self.0.rows_sql(&meant)).await?);
         // The server takes blanks at the end for nothing.
         infos.retain(|it| it.key.as_str().starts_with(prefix) && !it.holders.is_empty());
         Ok(infos)
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let mut infos = self.0.listed("showing the lock", &self.0.one_sql(key)).await?;
-        infos.retain(|it| !it.holders.is_empty());
-        Ok(infos.into_iter().next())
+        let rows = self.0.listed("showing the lock", &self.0.one_sql(key)).await?;
+        Ok(gather_of(key, rows).filter(|it| !it.holders.is_empty()))
     }
 
     /// The holder's session is told to give it back, which it does by its next beat; a holder that does not hear is
@@ -85,13 +84,13 @@ impl Store {
         self.dial().await.map_err(|it| it.fault(doing))
     }
 
-    async fn listed(&self, doing: &'static str, sql: &str) -> Result<Vec<LockInfo>> {
+    async fn listed(&self, doing: &'static str, sql: &str) -> Result<Vec<Listed>> {
         let mut conn = self.operator(doing).await?;
         let asked = self.in_time(async { Ok(conn.query::<Row, _>(sql).await?) }).await;
         let rows = asked.map_err(|it| it.fault(doing))?;
         let _ = conn.disconnect().await;
         let listed: Option<Vec<_>> = rows.iter().map(listed).collect();
-        Ok(gather(listed.ok_or_else(|| odd().fault(doing))?))
+        listed.ok_or_else(|| odd().fault(doing))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {

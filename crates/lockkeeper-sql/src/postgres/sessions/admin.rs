@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
-use lockkeeper_core::kit::{Listed, gather};
+use lockkeeper_core::kit::{Listed, gather, gather_of};
 use lockkeeper_core::{Fence, Key, Label};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -24,13 +24,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 impl Inspect for PostgresSessions {
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let sql = self.0.lines("starts_with(n.name, $1)");
-        self.0.listed("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await
+        Ok(gather(self.0.listed("listing the locks", &sql, &[(&prefix, Type::TEXT)]).await?))
     }
 
     async fn show(&self, key: &Key) -> Result<Option<LockInfo>> {
         let (sql, lock) = (self.0.lines("n.lock = $1"), hash(key));
         let params: [Param<'_>; 1] = [(&lock.as_slice(), Type::BYTEA)];
-        Ok(self.0.listed("showing the lock", &sql, &params).await?.into_iter().next())
+        Ok(gather_of(key, self.0.listed("showing the lock", &sql, &params).await?))
     }
 
     /// The holder's session is told to give it back, which it does by its next beat; a holder that does not hear is
@@ -78,11 +78,11 @@ impl Store {
         answer.map(|it| it.0).map_err(|it| it.fault(doing))
     }
 
-    async fn listed(&self, doing: &'static str, sql: &str, params: &[Param<'_>]) -> Result<Vec<LockInfo>> {
+    async fn listed(&self, doing: &'static str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Listed>> {
         let session = self.operator(doing).await?;
         let rows = self.rows(&session, doing, sql, params).await?;
         let listed: std::result::Result<Vec<_>, _> = rows.iter().map(listed).collect();
-        Ok(gather(listed.map_err(|it| Trouble::from(it).fault(doing))?))
+        listed.map_err(|it| Trouble::from(it).fault(doing))
     }
 
     async fn break_lock(&self, key: &Key) -> Result<Vec<Occupant>> {
