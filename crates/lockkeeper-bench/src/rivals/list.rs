@@ -101,19 +101,19 @@ pub(super) enum Column {
     Longest,
     Requests,
     /// From release to grant, between processes of one task.
-    HandOff,
+    Latency,
     Crash,
 }
 
 /// Why ours is behind in a column. Every column of every store has a reason: what ours does there that others do not.
 pub(super) fn reason(store: Store, column: Column) -> &'static str {
-    use Column::{Crash, Free, HandOff, Jain, Longest, Rate, Requests};
+    use Column::{Crash, Free, Jain, Latency, Longest, Rate, Requests};
     let sql = matches!(store, Store::Postgres | Store::MariaDb | Store::Mysql);
     match column {
         Free | Requests if sql => {
             "a durable lock writes and flushes a row for each guard, and a session lock of ours also draws a fence; the server's own locks live in its memory, end with the connection and have no fence"
         }
-        Rate | HandOff if sql => {
+        Rate | Latency if sql => {
             "the server wakes the next one itself, in its memory; ours also hands on a fence, which is stored before the next one hears"
         }
         Crash if sql => {
@@ -128,7 +128,7 @@ pub(super) fn reason(store: Store, column: Column) -> &'static str {
         Rate | Requests => {
             "every hand-off between processes goes by a line in the store, in order; whoever lets the quickest have it asks the store less"
         }
-        HandOff => {
+        Latency => {
             "the next in line is told by the store's message; whoever asks again and again may happen to ask at the right moment"
         }
         Jain => {

@@ -159,8 +159,8 @@ const COLUMNS: [(&str, Column, Figure); 15] = [
     ("4 × 16, longest", Column::Longest, |it| it.safe(World::Crowd).map(|it| 1.0 / it.longest)),
     ("requests per guard", Column::Requests, |it| it.safe(World::Crowd).map(|it| 1.0 / it.requests)),
     ("4 × 1, hand-offs", Column::Rate, |it| it.safe(World::Alone).map(|it| it.hand_offs)),
-    ("4 × 1, median", Column::HandOff, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.0)),
-    ("4 × 1, 99th percentile", Column::HandOff, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.1)),
+    ("4 × 1, median", Column::Latency, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.0)),
+    ("4 × 1, 99th percentile", Column::Latency, |it| it.safe(World::Alone).map(|it| 1.0 / it.hand_off.1)),
     ("4 × 1, longest", Column::Longest, |it| it.safe(World::Alone).map(|it| 1.0 / it.longest)),
     ("crash", Column::Crash, |it| it.crash().map(|it| 1.0 / it.as_secs_f64())),
 ];
