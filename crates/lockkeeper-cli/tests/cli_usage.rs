@@ -39,7 +39,8 @@ fn helps(path: &[&str], value: Option<(&[String], &str)>) -> Vec<(String, String
     let end = output(&mut command);
     assert_eq!(code(&end), 0, "{args:?}: {}", text(&end.stderr));
     let help = text(&end.stdout);
-    let listed = help.split_once("\nCommands:\n").map_or("", |it| it.1).split("\n\n").next().unwrap();
+    let listed =
+        help.split_once("\nCommands:\n").map_or("", |it| it.1).split("\n\n").next().unwrap_or_default();
     let names = listed.lines().filter(|it| it.starts_with("  ") && !it.starts_with("   "));
     let names = names.filter_map(|it| it.split_whitespace().next()).filter(|it| *it != "help");
     let below = names.flat_map(|it| helps(&[path, &[it]].concat(), value)).collect::<Vec<_>>();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ fn queries_as_rules() -> String {
         let query = query.replace("$job", ".+").replace("$store", ".+");
         assert!(!query.contains('$'), "a variable that nobody fills in: {query}");
         let query = serde_json::Value::from(query);
-        rules += &format!("      - record: panel:{at}\n        expr: {query}\n");
+        writeln!(rules, "      - record: panel:{at}\n        expr: {query}").unwrap();
     }
     rules
 }

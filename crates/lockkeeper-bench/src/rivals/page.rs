@@ -291,14 +291,14 @@ fn renewed(old: &str, section: &str, failed: bool) -> String {
             all[at] = Some(it.trim_end().to_owned());
         }
     }
-    if let Some(at) = place(section) {
-        if !failed || all[at].is_none() {
-            all[at] = Some(section.trim_end().to_owned());
-        }
+    if let Some(at) = place(section)
+        && (!failed || all[at].is_none())
+    {
+        all[at] = Some(section.trim_end().to_owned());
     }
     let mut out = format!("{INTRODUCTION}\n{LEGEND}");
     for (title, section) in order.iter().zip(all) {
-        let _ = write!(out, "{HEADING}{}\n", section.unwrap_or_else(|| format!("{title}\n\n{NOT_RUN}")));
+        let _ = writeln!(out, "{HEADING}{}", section.unwrap_or_else(|| format!("{title}\n\n{NOT_RUN}")));
     }
     out
 }

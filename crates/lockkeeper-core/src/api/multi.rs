@@ -204,7 +204,7 @@ impl MultiRequest {
             // Built only to be checked: nothing may be taken if one of them can never be had.
             let request = self.request(key.clone(), *load);
             request.checked_key(&self.engine)?;
-            merge(&mut all, key, *load)?;
+            merge(&mut all, &key, *load)?;
         }
         Ok(all)
     }
@@ -271,8 +271,8 @@ impl MultiRequest {
 }
 
 /// One more wish for a name: the stronger counts, and permits of two totals are counted by the smaller.
-fn merge(all: &mut BTreeMap<Key, Load>, key: Key, load: Load) -> Result<()> {
-    let both = all.get(&key).map_or(load, |it| it.stronger(load));
+fn merge(all: &mut BTreeMap<Key, Load>, key: &Key, load: Load) -> Result<()> {
+    let both = all.get(key).map_or(load, |it| it.stronger(load));
     if let Some(before) = all.insert(key.clone(), both)
         && !both.can_fit()
     {

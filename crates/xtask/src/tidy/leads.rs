@@ -34,7 +34,7 @@ pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
         install(&name, &text, is_published, complaints);
-        if name.ends_with(".rs") {
+        if file.extension().is_some_and(|it| it == "rs") {
             pages(&name, &text, |it| root.join(it).exists(), complaints);
         }
     }
@@ -69,7 +69,7 @@ fn pages(name: &str, text: &str, exists: impl Fn(&str) -> bool, complaints: &mut
         for (at, _) in FOLDERS.iter().flat_map(|it| line.match_indices(it)) {
             let end = line[at..].find(".md").map_or(line.len(), |it| at + it + 3);
             let (page, at_line) = (&line[at..end], number + 1);
-            if page.ends_with(".md") && !exists(page) {
+            if line[at..].contains(".md") && !exists(page) {
                 complaints.push(format!("{name}:{at_line}: there is no page {page}"));
             }
             if name.starts_with(COMMAND) && !line[..at].ends_with("/blob/main/") {

@@ -52,14 +52,18 @@ fn rows(map: &str) -> Vec<&str> {
 
 /// The files that a row names: those behind its colon, all of a row that only goes on, or those that end with `.rs`.
 fn names(row: &str) -> Vec<&str> {
-    let row = row.split(" (").flat_map(|it| it.rsplit(") ").next());
+    let row = row.split(" (").filter_map(|it| it.rsplit(") ").next());
     let row: Vec<&str> = row.flat_map(str::split_whitespace).filter(|it| *it != "│").collect();
     let is_first = row.first().is_some_and(|it| it.starts_with(['├', '└']));
     let colon = row.iter().position(|it| it.ends_with(':') && !it.ends_with("/:")).map(|it| it + 1);
     let from = if is_first { colon.unwrap_or(row.len()) } else { 0 };
     let listed = row[from..].iter().filter(|it| !it.ends_with("/:"));
-    let by_ending = row[..from].iter().filter(|it| it.trim_end_matches(';').ends_with(".rs"));
+    let by_ending = row[..from].iter().filter(|it| is_rust(it.trim_end_matches(';')));
     by_ending.chain(listed).map(|it| stem(it.trim_end_matches(';'))).collect()
+}
+
+fn is_rust(file: &str) -> bool {
+    Path::new(file).extension().is_some_and(|it| it == "rs")
 }
 
 /// Each file of the engine calls only those that stand behind it.
