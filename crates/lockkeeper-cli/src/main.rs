@@ -115,8 +115,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Help and version go to standard output; everything else is bad usage.
 fn not_understood(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
-    // What a variable says is part of the call to clap, and puzzles whoever reads how to write it.
-    let words = error.render().to_string().replace(" --url <URL>", "").replace(" --config <FILE>", "");
+    let words: String = error.render().to_string().split_inclusive('\n').map(without_variables).collect();
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
         return output::data(&words).map_or_else(|it| it.code, |()| 0);
     }
@@ -129,6 +128,15 @@ fn not_understood(error: &clap::Error) -> u8 {
         None => output::say_raw(&words),
     }
     exit::USAGE
+}
+
+/// A line of clap's words. What a variable says is part of the call to clap, and puzzles whoever reads how to write it.
+fn without_variables(line: &str) -> String {
+    if line.starts_with("Usage: ") {
+        line.replace(" --url <URL>", "").replace(" --config <FILE>", "")
+    } else {
+        line.to_owned()
+    }
 }
 
 /// What to write, if a command to run was given as `flock` and `nice` take it: without the two dashes.
