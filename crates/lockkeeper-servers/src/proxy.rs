@@ -177,6 +177,12 @@ impl Proxy {
         self.set_trap(Kind::Reply, containing);
     }
 
+    /// Lose the next thing that the server says and that contains these bytes: it is swallowed, and its connection stays as it
+    /// was. So a message is lost that nobody asked for, and nothing else.
+    pub fn lose_message(&self, containing: &[u8]) {
+        self.set_trap(Kind::Message, containing);
+    }
+
     /// Keep back the next request that contains these bytes, and everything behind it on its connection, until
     /// [`Proxy::let_go`]. Other connections are served meanwhile; so a request can be overtaken by later ones.
     pub fn keep_request(&self, containing: &[u8]) {
@@ -308,6 +314,17 @@ enum Kind {
     Request,
     Reply,
     Kept,
+    Message,
+}
+
+impl Kind {
+    /// On whose words it waits.
+    fn direction(self) -> Direction {
+        match self {
+            Kind::Request | Kind::Reply | Kind::Kept => Direction::ToServer,
+            Kind::Message => Direction::ToClient,
+        }
+    }
 }
 
 struct Shared {
@@ -350,11 +367,11 @@ impl Shared {
         self.counters.send_modify(change);
     }
 
-    /// Take the trap if this request springs it.
-    fn spring(&self, request: &[u8]) -> Option<Kind> {
+    /// Take the trap if these words spring it.
+    fn spring(&self, direction: Direction, words: &[u8]) -> Option<Kind> {
         let mut trap = locked(&self.trap);
-        let (kind, wanted) = trap.as_ref()?;
-        let hit = wanted.is_empty() || request.windows(wanted.len()).any(|it| it == wanted);
+        let (kind, wanted) = trap.as_ref().filter(|it| it.0.direction() == direction)?;
+        let hit = wanted.is_empty() || words.windows(wanted.len()).any(|it| it == wanted);
         let kind = hit.then_some(*kind)?;
         *trap = None;
         Some(kind)

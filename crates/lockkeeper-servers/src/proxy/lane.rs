@@ -164,19 +164,22 @@ impl Lane<'_> {
     }
 
     async fn forward(&mut self, bytes: &[u8], to: &mut WriteHalf<'_>) -> Result<(), Cut> {
-        match self.direction {
-            Direction::ToServer => match self.shared.spring(bytes) {
-                Some(Kind::Request) => return Err(Cut::Wanted),
-                Some(Kind::Kept) => {
-                    self.shared.count(|it| it.kept += 1);
-                    // The sender lives in `shared`, as long as we do.
-                    drop(self.shared.keeping.subscribe().wait_for(|it| !it).await);
-                }
-                Some(Kind::Reply) => self.lose_reply.store(true, Ordering::SeqCst),
-                None => {}
-            },
-            Direction::ToClient if self.lose_reply.load(Ordering::SeqCst) => return Err(Cut::Wanted),
-            Direction::ToClient => {}
+        if self.direction == Direction::ToClient && self.lose_reply.load(Ordering::SeqCst) {
+            return Err(Cut::Wanted);
+        }
+        match self.shared.spring(self.direction, bytes) {
+            Some(Kind::Request) => return Err(Cut::Wanted),
+            Some(Kind::Kept) => {
+                self.shared.count(|it| it.kept += 1);
+                // The sender lives in `shared`, as long as we do.
+                drop(self.shared.keeping.subscribe().wait_for(|it| !it).await);
+            }
+            Some(Kind::Reply) => self.lose_reply.store(true, Ordering::SeqCst),
+            Some(Kind::Message) => {
+                self.shared.count(|it| it.dropped += bytes.len());
+                return Ok(());
+            }
+            None => {}
         }
         let (bytes, cut) = self.allowance(bytes);
         if let (Direction::ToServer, Some(tape)) = (self.direction, self.tape) {
