@@ -17,6 +17,8 @@ pub mod fenced;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod finding;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod joint;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod load;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod name;

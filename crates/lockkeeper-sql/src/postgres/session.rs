@@ -5,6 +5,7 @@
 //! session is proven to be ours alone; elsewhere what matters most is set for each transaction.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use lockkeeper_core::{ClaimId, Clock, Moment};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
 use tokio::sync::{MutexGuard, Notify};
-use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
@@ -23,6 +24,7 @@ use super::fault::{Result, Trouble};
 use super::sql::Sql;
 use super::wake::{self, Wake};
 use super::wire::Wire;
+use crate::joint::Joint;
 
 /// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -76,7 +78,7 @@ impl Ears {
 /// One open connection. It ends when it is dropped.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    driver: AbortHandle,
+    work: Joint,
     /// Prepared statements by their text; `None` if a pooler may stand between.
     prepared: Option<tokio::sync::Mutex<HashMap<String, Statement>>>,
     /// Behind a pooler one statement at a time is under way: a pooler may give the server's session to somebody
@@ -111,10 +113,10 @@ impl Session {
             }
             connected => connected?,
         };
-        let driver = tokio::spawn(drive(connection, ears)).abort_handle();
+        let work = Joint::start(&Handle::current(), drive(connection, ears));
         let mut session = Session {
             client,
-            driver,
+            work,
             prepared: None,
             one_by_one: tokio::sync::Mutex::default(),
             heard_at: AtomicU64::new(0),
@@ -188,7 +190,7 @@ impl Session {
 
     /// Never send or hear anything again.
     pub(crate) fn end(&self) {
-        self.driver.abort();
+        self.work.end();
     }
 
     /// Wait until nothing else is under way, where that matters. For statements that are not sent by `query`.
@@ -217,10 +219,10 @@ impl Session {
         let statement = self.prepare(sql, params).await?;
         let sent_at = Clock::boot().now();
         let answer = match statement {
-            None => self.client.query_typed(sql, params).await,
+            None => self.work.ask(pin!(self.client.query_typed(sql, params))).await,
             Some(statement) => {
                 let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|it| it.0).collect();
-                self.client.query(&statement, &values).await
+                self.work.ask(pin!(self.client.query(&statement, &values))).await
             }
         };
         // A refusal is an answer, too.
@@ -237,7 +239,7 @@ impl Session {
             return Ok(Some(statement.clone()));
         }
         let types: Vec<Type> = params.iter().map(|it| it.1.clone()).collect();
-        let statement = self.client.prepare_typed(sql, &types).await?;
+        let statement = self.work.ask(pin!(self.client.prepare_typed(sql, &types))).await?;
         self.heard();
         prepared.insert(sql.to_owned(), statement.clone());
         Ok(Some(statement))

@@ -20,6 +20,9 @@ use crate::name::NameHash;
 
 const RENEWING: &str = "renewing the lock";
 
+/// A beat that was sent so long ago serves whoever asks now: many locks of a session are renewed in one go.
+const JUST_NOW: Duration = Duration::from_millis(25);
+
 /// What a session has, or is about to have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding<M> {
@@ -148,11 +151,15 @@ impl<W: Conversation> Lease<W> {
         locked(&self.held).get(lock).copied().filter(|it| it.id == id)
     }
 
-    /// The beat: a statement that proves the session. Whoever asks while one is under way shares it. Answers when it was
-    /// sent, or nothing if the session is over.
+    /// The beat: a statement that proves the session. Whoever asks while one is under way, or was a moment ago, shares it.
+    /// Answers when it was sent, or nothing if the session is over.
     pub(super) async fn beat(self: &Arc<Self>) -> Beaten {
         if self.is_over() {
             return Ok(None);
+        }
+        let beaten_at = *locked(&self.beaten_at);
+        if self.site.clock.now() < beaten_at.after(JUST_NOW.min(self.ttl / 12)) {
+            return Ok(Some(beaten_at));
         }
         let mut told = {
             let mut beating = locked(&self.beating);

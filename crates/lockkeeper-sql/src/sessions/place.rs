@@ -423,13 +423,13 @@ async fn wait<W: Conversation>(
         Err(trouble) => return failed(trouble),
     };
     let now = store.clock.now();
+    // Where somebody waited a moment ago somebody waits again, most likely, and is not known to us for a while.
+    let waited = taken.waited || leases.is_contended(&claimed.lock, now);
     leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
-    lease.granted(claimed.lock, claimed.claim.id, taken.mark, taken.waited);
+    lease.granted(claimed.lock, claimed.claim.id, taken.mark, waited);
     lease.wire.stands_here(claimed, taken.counter, taken.server);
     match lease.let_in(sent_at, taken.server).await {
-        Ok(Some(proven_at)) => {
-            Told::LetIn { counter: taken.counter, mark: taken.mark, waited: taken.waited, proven_at }
-        }
+        Ok(Some(proven_at)) => Told::LetIn { counter: taken.counter, mark: taken.mark, waited, proven_at },
         Ok(None) => Told::Over,
         Err(fault) => Told::Failed(fault),
     }

@@ -189,6 +189,8 @@ pub(crate) async fn a_beat_counts_from_when_it_was_sent<S: Sessions>() {
     // Once before, so that what is prepared is prepared, and the next time there is nothing but the beat.
     place.renew().await.unwrap();
     loop {
+        // A beat that was sent a moment ago would serve this renewal, too.
+        clock.sleep(Duration::from_millis(100)).await;
         network.set(Direction::ToClient, Rule::Hold);
         let sent = network.counters().to_server;
         let (called, mut renewing) = (clock.now(), Box::pin(place.renew()));

@@ -3,6 +3,7 @@
 //! The driver cannot bear to be interrupted in the middle of a statement, and does not look at a connection that nobody
 //! uses. So a task owns the connection, callers send it statements, and whoever holds something asks often.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use lockkeeper_core::{Clock, Moment};
@@ -12,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::super::fault::{Result, Trouble};
+use crate::joint::Joint;
 
 /// Rows, and the moment before the request left this process.
 pub(super) type Answer = (Vec<Row>, Moment);
@@ -25,6 +27,7 @@ struct Request {
 /// The way to a connection's task.
 pub(super) struct Tether {
     requests: mpsc::UnboundedSender<Request>,
+    work: Joint,
     over: Arc<watch::Sender<bool>>,
     /// The session's number at the server.
     pub(super) number: u32,
@@ -34,8 +37,8 @@ impl Tether {
     pub(super) fn start(conn: Conn, runtime: &Handle, clock: Clock) -> Self {
         let (requests, inbox) = mpsc::unbounded_channel();
         let (over, number) = (Arc::new(watch::Sender::new(false)), conn.id());
-        runtime.spawn(serve(conn, inbox, over.clone(), clock));
-        Tether { requests, over, number }
+        let work = Joint::start(runtime, serve(conn, inbox, over.clone(), clock));
+        Tether { requests, work, over, number }
     }
 
     /// Send statements and wait for the rows of the first.
@@ -51,8 +54,11 @@ impl Tether {
     async fn send(&self, sql: Option<String>) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
         let request = Request { sql, reply };
-        self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
-        answer.await.unwrap_or(Err(Trouble::NoRuntime))
+        let asking = async {
+            self.requests.send(request).map_err(|_| Trouble::NoRuntime)?;
+            answer.await.unwrap_or(Err(Trouble::NoRuntime))
+        };
+        self.work.ask(pin!(asking)).await
     }
 
     pub(super) fn is_closed(&self) -> bool {
