@@ -91,8 +91,10 @@ async fn one_budget_covers_both_lines() {
             tokio::task::yield_now().await;
         }
     };
+    // With a ttl of its own each needs a place of its own; else the second would go on with that of the first.
     let asked = |note: &str, millis| {
-        tokio::spawn(here.lock("k").note(note).wait_at_most(Duration::from_millis(millis)))
+        let request = here.lock("k").note(note).ttl(HANG + Duration::from_secs(millis));
+        tokio::spawn(request.wait_at_most(Duration::from_millis(millis)))
     };
     let outside = there.lock("k").await.unwrap();
     let first = asked("first", 60);

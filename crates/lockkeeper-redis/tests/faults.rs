@@ -333,14 +333,14 @@ impl Holder {
     }
 }
 
-/// The example of this name. Cargo builds it beside the tests, unless it was told to build one test only.
+/// The example of this name. With the features of the whole workspace: what it is made of was built with them already.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap().parent().unwrap();
     let path = folder.join("examples").join(name);
     if !path.exists() {
         let built = std::process::Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--example", name])
+            .args(["build", "--quiet", "--workspace", "--all-features", "--example", name])
             .arg("--target-dir")
             .arg(folder.parent().unwrap())
             .status();

@@ -78,7 +78,9 @@ fn main() -> ExitCode {
         ["bench", suites @ ..] => bench::run(suites),
         ["servers", names @ ..] => servers::get(names),
         ["matrix", names @ ..] => matrix::run(names),
-        ["mutants", names @ ..] => mutants::run(names),
+        ["mutants", names @ ..] => {
+            install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| mutants::run(names))
+        }
         ["torture", words @ ..] => torture::run(words),
         ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
         ["errors"] => errors::write(),
@@ -123,7 +125,7 @@ fn test() -> Result<(), String> {
         "cargo",
         &["test", "--workspace", "--all-features", "--no-fail-fast", "--doc"],
     )?;
-    mutants::run_simulated()?;
+    mutants::run_some()?;
     shell::step_with(
         "docs",
         "cargo",
@@ -151,5 +153,9 @@ fn tutorial() -> Result<(), String> {
 
 /// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.
 fn book() -> Result<(), String> {
-    shell::step("book", "cargo", &["run", "--quiet", "--package", "lockkeeper-book"])
+    // With the features of the whole workspace, with which the tests were built.
+    let build = ["build", "--quiet", "--workspace", "--all-features", "--bin", "lockkeeper-book"];
+    shell::step("book: build", "cargo", &build)?;
+    let program = shell::root().join("target/debug/lockkeeper-book");
+    shell::step("book", &program.display().to_string(), &[])
 }

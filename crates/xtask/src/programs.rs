@@ -22,10 +22,19 @@ use crate::times::{self, Times};
 /// third of two cores busy.
 const MORE_THAN_CORES: usize = 1;
 /// What takes longest begins first, or the rest would wait for it at the end.
-const FIRST: &[&str] = &["lockkeeper-zookeeper", "lockkeeper-etcd", "lockkeeper-sql", "lockkeeper-redlock"];
+const FIRST: &[&str] = &[
+    "lockkeeper-zookeeper",
+    "lockkeeper-etcd",
+    "lockkeeper-twophase",
+    "lockkeeper-sql",
+    "lockkeeper-nemesis",
+    "lockkeeper-redlock",
+];
 /// Crowds: these want the whole machine, each for itself.
 const ALONE: &[&str] =
     &["lockkeeper-sql: mysql_crowds", "lockkeeper-sql: postgres_crowds", "lockkeeper-sqlite: crowd"];
+/// No program takes a quarter of it, on a busy machine either. One that does not end would stop the whole command for ever.
+const ENDS_WITHIN: Duration = Duration::from_secs(20 * 60);
 /// Something that a test left behind may keep a pipe open; what matters was read long before.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
@@ -162,7 +171,13 @@ impl Program {
             thread::spawn(move || keep(pipe, &printed, &sender));
         }
         drop(sender);
+        let hung = unless_ended(child.id(), ENDS_WITHIN);
         let status = child.wait().map_err(|it| it.to_string())?;
+        if hung.is_so() {
+            let words =
+                format!("\nIt did not end within {} minutes, and was killed.\n", ENDS_WITHIN.as_secs() / 60);
+            locked(&printed).extend(words.as_bytes());
+        }
         let total = times::now() - start;
         let mut ended = Vec::new();
         while let Ok((name, at)) = ends.recv_timeout(LAST_WORDS_MAX) {
@@ -173,6 +188,33 @@ impl Program {
         let shown = if status.success() { result } else { printed.trim_end() };
         shell::say(&format!("{}: {shown}", self.name));
         Ok(End { status, printed, total, tests: times::spans(&ended, threads()) })
+    }
+}
+
+/// Whoever watches a program that may never end.
+struct Watch {
+    ended: mpsc::Sender<()>,
+    thread: thread::JoinHandle<bool>,
+}
+
+/// Kill this process if it lives so long.
+fn unless_ended(pid: u32, within: Duration) -> Watch {
+    let (ended, told) = mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        let hangs = told.recv_timeout(within) == Err(mpsc::RecvTimeoutError::Timeout);
+        if hangs {
+            drop(Command::new("kill").args(["-KILL", &pid.to_string()]).status());
+        }
+        hangs
+    });
+    Watch { ended, thread }
+}
+
+impl Watch {
+    /// It has ended. Whether it had to be killed.
+    fn is_so(self) -> bool {
+        drop(self.ended);
+        self.thread.join().unwrap_or(false)
     }
 }
 
@@ -248,6 +290,18 @@ mod tests {
         let end = program("echo test a::b ... ok; test $CARGO_PKG_NAME = kit").run().unwrap();
         assert!(end.status.success() && end.tests.len() == 1 && end.tests[0].0 == "a::b");
         assert_eq!(program("exit 101").run().unwrap().status.code(), Some(101));
+    }
+
+    #[test]
+    fn what_does_not_end_is_killed_and_told() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let watch = unless_ended(child.id(), Duration::from_millis(1));
+        assert!(!child.wait().unwrap().success());
+        assert!(watch.is_so());
+        let mut child = Command::new("true").spawn().unwrap();
+        let watch = unless_ended(child.id(), ENDS_WITHIN);
+        assert!(child.wait().unwrap().success());
+        assert!(!watch.is_so());
     }
 
     #[test]

@@ -60,13 +60,13 @@ impl Server {
         let store = lockkeeper::open(url).await.unwrap();
         let Store { locker: builder, inspect, .. } = store;
         let made = Serve::with(locker(builder.ttl(HANG)).build(), inspect.clone(), TOKEN).unwrap();
+        // Clients of tests are often still there at the end.
+        let made = made.limits(Limits::default().patience(Duration::from_secs(1)));
         Server::running(serve(made), inspect).await
     }
 
     /// One that is made, with what sees its store.
     pub(crate) async fn running(made: Serve, inspect: Arc<dyn DynInspect>) -> Self {
-        // Clients of tests are often still there at the end.
-        let made = made.limits(Limits::default().patience(Duration::from_secs(1)));
         let listener = Listen::parse("127.0.0.1:0").unwrap().bind().await.unwrap();
         let port = listener.shown().rsplit(':').next().unwrap().parse().unwrap();
         let (end, ended) = oneshot::channel::<()>();

@@ -24,7 +24,8 @@ pub(super) fn check(names: &[&str], version: &str) -> Result<(), String> {
     let write = |name: &str, text: &str| {
         fs::write(folder.join(name), text).map_err(|it| format!("{}/{name}: {it}", folder.display()))
     };
-    write("Cargo.toml", &workspace(names, version))?;
+    let ours = fs::read_to_string(root.join("Cargo.toml")).map_err(|it| format!("Cargo.toml: {it}"))?;
+    write("Cargo.toml", &(workspace(names, version) + &profile(&ours)))?;
     let lock = fs::read_to_string(root.join("Cargo.lock")).map_err(|it| format!("Cargo.lock: {it}"))?;
     write("Cargo.lock", &lock)?;
     let manifest = folder.join("Cargo.toml");
@@ -50,8 +51,22 @@ fn workspace(names: &[&str], version: &str) -> String {
     text
 }
 
+/// How the lints compile: with another profile nothing that they have checked could be used again.
+fn profile(manifest: &str) -> String {
+    let of_dev = manifest.split("\n[").filter(|it| it.starts_with("profile.dev]"));
+    of_dev.map(|it| format!("\n[{it}\n")).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn it_is_compiled_as_the_lints_compile() {
+        let manifest = "[workspace]\n\n[profile.dev]\ndebug = 1\n\n[profile.dev.package.x]\nopt-level = 1\n\n[profile.release]\n";
+        assert_eq!(super::profile(manifest), "\n[profile.dev]\ndebug = 1\n\n");
+        let ours = std::fs::read_to_string(crate::shell::root().join("Cargo.toml")).unwrap();
+        assert!(super::profile(&ours).contains("debug ="));
+    }
+
     #[test]
     fn each_crate_stands_for_the_one_of_the_registry() {
         let text = super::workspace(&["a", "b-c"], "0.1.0");
