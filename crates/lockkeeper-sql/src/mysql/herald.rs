@@ -40,12 +40,14 @@ pub(super) fn pause(still: Duration) -> Duration {
 pub(super) struct Herald {
     link: Arc<Link>,
     blocker: Vec<u8>,
+    /// Somebody waits behind us, as we last saw.
+    pub(super) is_followed: bool,
     _permit: Permit,
 }
 
 impl Herald {
     pub(super) fn new(link: Arc<Link>, blocker: Vec<u8>, permit: Permit) -> Self {
-        Herald { link, blocker, _permit: permit }
+        Herald { link, blocker, is_followed: false, _permit: permit }
     }
 
     /// Those who wait for us look at once. If it fails, the session has ended, and the lock with it.

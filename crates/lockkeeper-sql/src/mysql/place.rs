@@ -82,8 +82,6 @@ pub struct MysqlPlace {
     named: Option<(Arc<Link>, Permit)>,
     /// We look for others who wait as we do.
     pub(super) herald: Option<Herald>,
-    /// Somebody waits behind us, as we saw while we waited.
-    pub(super) followed: bool,
 }
 
 impl MysqlPlace {
@@ -110,7 +108,6 @@ impl MysqlPlace {
             glimpse: Glimpse::default(),
             named: None,
             herald: None,
-            followed: false,
         }
     }
 
@@ -266,7 +263,10 @@ impl MysqlPlace {
             }
             What::Waiting { head, before, expiry, still, wanted } => {
                 let now = self.store.links.clock.now();
-                (self.head, self.followed) = (head, wanted);
+                self.head = head;
+                if let Some(herald) = &mut self.herald {
+                    herald.is_followed = wanted;
+                }
                 if let Some(before) = before {
                     self.before = before;
                     self.pace.saw(now, u64::try_from(before).unwrap_or(0));

@@ -41,7 +41,7 @@ impl MysqlPlace {
             let watches = self.watch.as_ref().is_some_and(Watch::is_on);
             let still = now - self.moved_at;
             let mut pause = if watches { most } else { self.pace.pause(still, most) };
-            if self.followed && self.herald.is_some() {
+            if self.herald.as_ref().is_some_and(|it| it.is_followed) {
                 pause = pause.min(herald::pause(still));
             }
             tokio::select! {

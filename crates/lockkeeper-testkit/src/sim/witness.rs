@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, Weak};
 
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Fence, Key, Load, MultiGuard};
+use lockkeeper_core::{Fence, Key, Load, MultiGuard, SharedFence};
 
 use super::executor::ProcessId;
 use super::held::Held;
@@ -148,7 +148,7 @@ impl Witness {
         let valid = guard.is_valid();
         for (key, load) in keys {
             let alone = guard.fence(key.as_str()).map(Fence::get);
-            let Some(fence) = alone.or_else(|| guard.shared_fence(key.as_str()).map(|it| it.get())) else {
+            let Some(fence) = alone.or_else(|| guard.shared_fence(key.as_str()).map(SharedFence::get)) else {
                 book.accuse(format!("process {process} was given several keys, and {key} is not among them"));
                 continue;
             };
