@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 
 const HANG: Duration = Duration::from_secs(60);
 
-/// A store that holds up one write of a memo, once it is told to.
+/// A store that holds up one write of a memo, or one removal, once it is told to.
 #[derive(Clone, Debug)]
 struct Slow {
     store: Memory,
@@ -25,6 +25,8 @@ struct Slow {
 #[derive(Debug)]
 struct Gate {
     closed: AtomicBool,
+    /// It is for a removal.
+    removals: bool,
     /// A permit for the write that stands before the gate.
     stands: Semaphore,
     /// A permit lets it go on.
@@ -68,7 +70,7 @@ impl Memos for SlowMemos {
 
     async fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], keep: Duration) -> Answer<Swap> {
         let gate = &self.0.gate;
-        if !value.is_empty() && gate.closed.swap(false, Ordering::SeqCst) {
+        if value.is_empty() == gate.removals && gate.closed.swap(false, Ordering::SeqCst) {
             gate.stands.add_permits(1);
             gate.open.acquire().await.unwrap().forget();
         }
@@ -80,15 +82,19 @@ impl Memos for SlowMemos {
     }
 }
 
-/// Lead, go away while a sign of life is under way, and let it go on.
-async fn goes_in_the_middle_of_a_beat(go: impl AsyncFnOnce(Leadership, &Memory) -> Option<Leadership>) {
-    let store = Memory::default();
+/// A store with such a gate, and what leads there.
+fn gated(removals: bool) -> (Memory, Arc<Gate>, Locker) {
     let (stands, open) = (Semaphore::new(0), Semaphore::new(0));
     let (closed, users, fewer) = (AtomicBool::new(false), AtomicU32::new(0), Notify::new());
-    let gate = Arc::new(Gate { closed, stands, open, users, fewer });
-    let here = Locker::builder(Slow { store: store.clone(), gate: gate.clone() })
-        .ttl(Duration::from_millis(300))
-        .build();
+    let gate = Arc::new(Gate { closed, removals, stands, open, users, fewer });
+    let store = Memory::default();
+    let slow = Slow { store: store.clone(), gate: gate.clone() };
+    (store, gate, Locker::builder(slow).ttl(Duration::from_millis(300)).build())
+}
+
+/// Lead, go away while a sign of life is under way, and let it go on.
+async fn goes_in_the_middle_of_a_beat(go: impl AsyncFnOnce(Leadership, &Memory) -> Option<Leadership>) {
+    let (store, gate, here) = gated(false);
     let leads = here.campaign("role", "gone").win().await.unwrap();
     gate.closed.store(true, Ordering::SeqCst);
     gate.stands.acquire().await.unwrap().forget();
@@ -132,5 +138,51 @@ async fn a_leader_that_lost_its_role_is_not_written_again() {
         next.resign().await.unwrap();
         Some(leads)
     });
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+/// What a leader said is removed beside its lock, not before it: the next one leads meanwhile, and what it says stays.
+#[tokio::test]
+async fn the_next_leads_while_what_the_one_before_said_is_being_removed() {
+    let story = async {
+        let (store, gate, here) = gated(true);
+        let first = here.campaign("role", "first").win().await.unwrap();
+        let term = first.term();
+        gate.closed.store(true, Ordering::SeqCst);
+        let resigns = tokio::spawn(first.resign());
+        gate.stands.acquire().await.unwrap().forget();
+        let there = Locker::new(store);
+        let next = there.campaign("role", "next").win().await.unwrap();
+        assert!(term < next.term());
+        let seen = there.leader("role").await.unwrap().expect("the next leads");
+        assert_eq!((seen.term, seen.value.as_str()), (next.term(), "next"));
+        gate.open.add_permits(1);
+        resigns.await.unwrap().unwrap();
+        let seen = there.leader("role").await.unwrap().expect("it still leads");
+        assert_eq!(seen.term, next.term(), "one that has gone removes what another says");
+        next.resign().await.unwrap();
+        assert_eq!(there.leader("role").await.unwrap(), None);
+    };
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+/// Whoever does not wait until it has resigned has resigned all the same.
+#[tokio::test]
+async fn a_resignation_that_is_dropped_half_way_is_finished() {
+    let story = async {
+        let (store, gate, here) = gated(true);
+        let first = here.campaign("role", "first").win().await.unwrap();
+        gate.closed.store(true, Ordering::SeqCst);
+        let resigns = tokio::spawn(first.resign());
+        gate.stands.acquire().await.unwrap().forget();
+        resigns.abort();
+        assert!(resigns.await.unwrap_err().is_cancelled());
+        gate.open.add_permits(1);
+        let there = Locker::new(store);
+        while there.leader("role").await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+        there.campaign("role", "next").win().await.unwrap().resign().await.unwrap();
+    };
     tokio::time::timeout(HANG, story).await.unwrap();
 }

@@ -47,6 +47,8 @@ cases! {
     two_thousand_names_with_a_short_ttl_are_granted;
     a_long_line_does_not_collapse;
     sharers_enter_by_one_hand_off_and_are_called_by_it;
+    sharers_behind_one_who_found_it_free_are_called_by_the_first_of_them;
+    the_first_who_goes_away_leaves_the_looking_to_another;
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -191,47 +193,110 @@ async fn counted<S: Ours>(site: &S, name: &str) -> u64 {
     said.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Sixteen readers behind a writer: its leave lets in all of them, and calls all of them. None asks the procedure, nor
-/// looks: what wakes it tells it.
-async fn sharers_enter_by_one_hand_off_and_are_called_by_it<S: Ours>() {
-    const READERS: u64 = 16;
-    let site = S::start(&[("max-connections", "1000")]).await;
-    let url = format!("{}?clean_every=1h", site.url());
-    let (reader, writer) = (Load::new(1, u32::MAX), Load::new(u32::MAX, u32::MAX));
-    let claim =
-        |load| Claim::new(Key::new("room").unwrap(), Duration::from_secs(10 * 60)).unwrap().load(load);
-    // Whoever finds a lock free cannot be waited for; the writer behind it can.
-    let mut first = S::open_url(&url).await.enter(claim(writer));
-    assert!(matches!(first.turn().await.unwrap(), Turn::Held(_)));
-    let mut second = S::open_url(&url).await.enter(claim(writer));
-    assert!(matches!(second.turn().await.unwrap(), Turn::Wait { .. }));
-    let mut readers = Vec::new();
-    for _ in 0..READERS {
-        let mut place = S::open_url(&url).await.enter(claim(reader));
-        assert!(matches!(place.turn().await.unwrap(), Turn::Wait { .. }));
-        readers.push(place);
-    }
-    first.leave().await.unwrap();
-    let Turn::Held(before) = second.turn().await.unwrap() else { panic!("the writer is the next") };
+const READERS: u64 = 16;
+
+fn room(weight: u32) -> Claim {
+    let claim = Claim::new(Key::new("room").unwrap(), Duration::from_secs(10 * 60)).unwrap();
+    claim.load(Load::new(weight, u32::MAX))
+}
+
+/// A claim of a process of its own that waits.
+async fn waiting<S: Ours>(url: &str, weight: u32) -> <S::Store as Backend>::Place {
+    let mut place = S::open_url(url).await.enter(room(weight));
+    assert!(matches!(place.turn().await.unwrap(), Turn::Wait { .. }));
+    place
+}
+
+/// Until so many wait for a named lock.
+async fn stand<S: Ours>(site: &S, count: u64) {
     let standing = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT GET_LOCK(%RELEASE_LOCK%'";
     within(async {
-        while site.sql(standing).await.trim() != READERS.to_string() {
+        while site.sql(standing).await.trim() != count.to_string() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    let (calls, looks) =
-        (counted(&site, "Com_call_procedure").await, counted(&site, "Com_stmt_execute").await);
-    second.leave().await.unwrap();
-    let mut last = before.counter;
-    for place in &mut readers {
+}
+
+/// All of them were let in by one commit, in the order of the line.
+async fn all_enter(readers: &mut [impl Place], mut last: u64) {
+    for place in readers {
         within(place.changed()).await;
         let Turn::Held(grant) = place.turn().await.unwrap() else { panic!("it was not let in") };
         assert!(last < grant.counter, "in the order of the line");
         last = grant.counter;
     }
+}
+
+/// Sixteen readers behind a writer: its leave lets in all of them, and calls all of them. None asks the procedure, nor
+/// looks: what wakes it tells it.
+async fn sharers_enter_by_one_hand_off_and_are_called_by_it<S: Ours>() {
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let url = format!("{}?clean_every=1h", site.url());
+    // Whoever finds a lock free cannot be waited for; the writer behind it can.
+    let mut first = S::open_url(&url).await.enter(room(u32::MAX));
+    assert!(matches!(first.turn().await.unwrap(), Turn::Held(_)));
+    let mut second = waiting::<S>(&url, u32::MAX).await;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(waiting::<S>(&url, 1).await);
+    }
+    first.leave().await.unwrap();
+    let Turn::Held(before) = second.turn().await.unwrap() else { panic!("the writer is the next") };
+    stand(&site, READERS).await;
+    let (calls, looks) =
+        (counted(&site, "Com_call_procedure").await, counted(&site, "Com_stmt_execute").await);
+    second.leave().await.unwrap();
+    all_enter(&mut readers, before.counter).await;
     let calls = counted(&site, "Com_call_procedure").await - calls;
     let looks = counted(&site, "Com_stmt_execute").await - looks;
     // The procedure that leaves, and the rule of who enters, which it calls.
     assert_eq!((calls, looks), (2, 0));
+}
+
+/// Nobody can wait for a writer that found the lock free. The first reader behind it looks, and the others wait for that one:
+/// of sixteen one takes a look when the writer has left, however long it has held.
+async fn sharers_behind_one_who_found_it_free_are_called_by_the_first_of_them<S: Ours>() {
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let url = format!("{}?clean_every=1h", site.url());
+    let mut writer = S::open_url(&url).await.enter(room(u32::MAX));
+    let Turn::Held(held) = writer.turn().await.unwrap() else { panic!("it is free") };
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        readers.push(waiting::<S>(&url, 1).await);
+    }
+    stand(&site, READERS - 1).await;
+    // Long enough for the pace of those who look by themselves to be slow.
+    Clock::boot().sleep(Duration::from_secs(1)).await;
+    let (calls, looks) =
+        (counted(&site, "Com_call_procedure").await, counted(&site, "Com_stmt_execute").await);
+    writer.leave().await.unwrap();
+    all_enter(&mut readers, held.counter).await;
+    let calls = counted(&site, "Com_call_procedure").await - calls;
+    let looks = counted(&site, "Com_stmt_execute").await - looks;
+    // The writer tries the short way first, and then leaves, which calls the rule of who enters.
+    assert_eq!((calls, looks), (2, 1 + 1));
+}
+
+/// The first who waits gives up: of those who waited for its look another one looks, and the others wait for that one.
+async fn the_first_who_goes_away_leaves_the_looking_to_another<S: Ours>() {
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let url = format!("{}?clean_every=1h", site.url());
+    let mut writer = S::open_url(&url).await.enter(room(u32::MAX));
+    let Turn::Held(held) = writer.turn().await.unwrap() else { panic!("it is free") };
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(waiting::<S>(&url, 1).await);
+    }
+    stand(&site, 3).await;
+    readers.remove(0).leave().await.unwrap();
+    stand(&site, 0).await;
+    // Each was called, and asks.
+    for place in &mut readers {
+        within(place.changed()).await;
+        assert!(matches!(place.turn().await.unwrap(), Turn::Wait { .. }));
+    }
+    stand(&site, 2).await;
+    writer.leave().await.unwrap();
+    all_enter(&mut readers, held.counter).await;
 }

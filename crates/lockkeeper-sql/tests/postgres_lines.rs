@@ -149,6 +149,9 @@ async fn readers_behind_a_writer_enter_together() {
     waits(&mut next).await;
     writer.leave().await.unwrap();
     all_enter(&mut readers).await;
+    // What the leaver has written is all that is written: whoever asks neither locks nor changes its row.
+    let locked = "SELECT count(*) FROM lockkeeper.lockkeeper_claim WHERE held AND xmax <> '0'::xid";
+    assert_eq!(server.sql(locked).await.unwrap().trim(), "0", "whoever was let in locks its row");
     // A writer behind them enters when the last of them has gone, in whatever order they go.
     waits(&mut next).await;
     let newest = held(&mut readers[READERS - 1], "it is inside").await;

@@ -127,6 +127,19 @@ impl Thread {
 
     /// Do all that is to be done now.
     fn turn(&mut self) {
+        self.work();
+        let woken = self.inbox.watches.take_woken();
+        if !woken.is_empty() {
+            // Each asks at once, and may do so itself: nobody is at the desk.
+            self.spins.rests.store(self.inbox.is_empty(), Ordering::Relaxed);
+            for wake in woken {
+                // Whoever went away does not need to hear it.
+                let _ = wake.send(());
+            }
+        }
+    }
+
+    fn work(&mut self) {
         let desk = self.desk.clone();
         let mut desk = locked(&desk);
         for watch in self.quiet.take() {

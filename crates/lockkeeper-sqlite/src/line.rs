@@ -94,6 +94,14 @@ impl Line {
         Ok(line)
     }
 
+    /// Whether somebody waits, as the last of the line tells: whoever waits stands behind all who hold, however many they are.
+    pub(crate) fn wanted(connection: &Connection, key: &Key, now: Moment) -> Result<bool> {
+        let mut last = connection.prepare_cached(
+            "SELECT counter = 0 FROM lockkeeper_claim WHERE key = ?1 AND ?2 < expires ORDER BY seq DESC LIMIT 1",
+        )?;
+        Ok(last.query_row(params![key.as_str(), nanos(now)], |row| row.get(0)).optional()?.unwrap_or(false))
+    }
+
     /// Let in all who fit, first come first served, nobody past the first who does not fit. Answers the
     /// positions of those who came in.
     ///

@@ -71,7 +71,7 @@ impl Verb for AskTurn {
         let (Some(spot), claim) = (self.waits, &*self.claim) else {
             // A look costs much less than waiting for the disk in vain.
             if look.options.durability == Durability::Full {
-                self.hopes = !Line::read(look.connection, &self.claim.key, look.now)?.is_wanted();
+                self.hopes = !Line::wanted(look.connection, &self.claim.key, look.now)?;
             }
             if !self.hopes {
                 // Counting a long line now is better than while all others wait for us.
@@ -88,7 +88,7 @@ impl Verb for AskTurn {
             if left < claim.ttl / 2 {
                 return Ok(None);
             }
-            let wanted = Line::read(look.connection, &claim.key, look.now)?.is_wanted();
+            let wanted = Line::wanted(look.connection, &claim.key, look.now)?;
             let grant = Grant::new(me.counter.unsigned_abs(), left.min(claim.ttl)).wanted(wanted);
             return Ok(Some(Answer::held(Turn::Held(grant.sent_at(look.now)), spot)));
         }

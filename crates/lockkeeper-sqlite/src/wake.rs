@@ -231,6 +231,8 @@ pub(crate) struct Watches {
     rings: bool,
     /// Somebody came in for whom nobody rang, and nobody has rung since.
     has_missed: bool,
+    /// They were rung for, and are told as soon as nobody is at the desk.
+    woken: Vec<oneshot::Sender<()>>,
 }
 
 impl Watches {
@@ -238,15 +240,21 @@ impl Watches {
         self.all.push(watch);
     }
 
-    /// Somebody rang for this claim. It may ask: that costs no more than a look. `false` if nobody watches for it.
+    /// Somebody rang for this claim. It may ask: that costs no more than a look. `false` if nobody watches for it. See
+    /// [`Watches::take_woken`].
     pub(crate) fn ring(&mut self, id: ClaimId) -> bool {
         self.has_missed = false;
         let mut is_known = false;
         for watch in self.all.iter_mut().filter(|it| it.claim.id == id) {
-            watch.wake();
+            self.woken.extend(watch.wake.take());
             is_known = true;
         }
         is_known
+    }
+
+    /// Those who were rung for, to be woken now.
+    pub(crate) fn take_woken(&mut self) -> Vec<oneshot::Sender<()>> {
+        std::mem::take(&mut self.woken)
     }
 
     /// Others can ring for us, or cannot.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use common::*;
-use lockkeeper_core::backend::{Backend as _, Place as _};
+use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Claim, Key};
 use lockkeeper_sqlite::{Sqlite, SqliteOptions};
@@ -73,6 +73,31 @@ fn sixteen_processes_that_read_enter_by_one_write_of_the_writer_who_leaves() {
         fs::write(fixture.path().with_file_name("enough"), "").unwrap();
         assert!(numbers[SHARERS - 1] < acquire(&mut last).await.counter);
         join(children);
+    });
+}
+
+/// What others count, as one who waits is told.
+fn theirs(turn: Turn) -> Option<u32> {
+    match turn {
+        Turn::Wait { theirs, .. } => theirs,
+        Turn::Held(grant) => panic!("it does not fit: {grant:?}"),
+    }
+}
+
+#[test]
+fn whoever_waits_for_permits_is_told_that_others_count_otherwise() {
+    run(async {
+        let fixture = Fixture::new();
+        let (here, there) = (fixture.open().await, fixture.open().await);
+        let (mut careful, _) = hold(&here, room("mail", 2, 3)).await;
+        let mut agrees = there.enter(room("mail", 2, 3));
+        assert_eq!(theirs(agrees.turn().await.unwrap()), None);
+        agrees.leave().await.unwrap();
+        // Four would fit into a room of eight, and do not: others say three.
+        let mut hopes = there.enter(room("mail", 4, 8));
+        assert_eq!(theirs(hopes.turn().await.unwrap()), Some(3));
+        careful.leave().await.unwrap();
+        acquire(&mut hopes).await;
     });
 }
 

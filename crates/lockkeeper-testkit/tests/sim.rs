@@ -56,6 +56,7 @@ fn no_seed_breaks_the_rules() {
         handed_on,
         reentered,
         shared,
+        together,
         downgraded,
         lost,
         cancelled,
@@ -63,7 +64,7 @@ fn no_seed_breaks_the_rules() {
         crashed,
         paused,
     } = total;
-    assert_eq!((shared, downgraded), (0, 0), "a lock was shared");
+    assert_eq!((shared, together, downgraded), (0, 0, 0), "a lock was shared");
     let counts = [
         ("granted", granted / 10),
         ("handed on", handed_on),
@@ -88,6 +89,22 @@ fn no_seed_breaks_the_rules_of_those_who_share() {
         ("reentered", reentered),
         ("shared", shared),
         ("downgraded", downgraded),
+        ("lost", lost),
+        ("cancelled", cancelled),
+        ("crashed", crashed),
+    ];
+    must_have_happened(&seeds, &counts);
+}
+
+#[test]
+fn no_seed_breaks_the_rules_of_those_who_want_several() {
+    let (seeds, total) = (seeds(), run_all(seeds(), Scenario::drawn_with_several));
+    println!("seeds {seeds:?}: {total:?}");
+    let Counts { granted, shared, together, lost, cancelled, crashed, .. } = total;
+    let counts = [
+        ("granted", granted / 10),
+        ("shared", shared),
+        ("granted together", together),
         ("lost", lost),
         ("cancelled", cancelled),
         ("crashed", crashed),

@@ -4,10 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Locker;
-use lockkeeper_core::Clock;
+use lockkeeper_core::observe::{Event, Observer};
+use lockkeeper_core::{Clock, Guard, Leadership};
 use lockkeeper_testkit::barriers::wait_for_ever;
 use lockkeeper_testkit::chance::Chance;
 
@@ -48,7 +51,9 @@ pub(crate) fn work(words: &[String]) -> Answer<()> {
             ("permits", [count]) => permits(&locker, count.parse()?).await?,
             ("triples", [count, path]) => triples(&locker, count.parse()?, Path::new(path)).await?,
             ("arrive", [parties]) => arrive(&locker, parties.parse()?).await?,
-            ("lead", [terms, path]) => lead(&locker, terms.parse()?, Path::new(path)).await?,
+            ("lead" | "hand", [terms, path]) => {
+                lead(url, *role == "lead", terms.parse()?, Path::new(path)).await?
+            }
             other => return Err(format!("{other:?} is not understood").into()),
         };
         say(&number.to_string())?;
@@ -200,15 +205,39 @@ async fn arrive(locker: &Locker, parties: u32) -> Answer<u64> {
     Ok(u64::from(parties))
 }
 
-/// Lead so many terms. Answers how often another led at the same time, as the file tells; each term adds a line with the
-/// moments of its beginning and its end.
-async fn lead(locker: &Locker, terms: u64, path: &Path) -> Answer<u64> {
+/// When the store last let this process in.
+#[derive(Clone, Debug, Default)]
+struct LetIn(Arc<AtomicU64>);
+
+impl Observer for LetIn {
+    fn observe(&self, event: &Event<'_>) {
+        if let Event::Granted { .. } = event {
+            self.0.store(Clock::boot().now().as_nanos(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The role, or a plain lock that is kept as long.
+enum Reign {
+    Role(Leadership),
+    Lock(Guard),
+}
+
+/// Lead so many terms, or hold a lock as often. Answers how often another did at the same time, as the file tells; each term
+/// adds a line with the moments of its beginning and its end.
+async fn lead(url: &str, elected: bool, terms: u64, path: &Path) -> Answer<u64> {
+    let let_in = LetIn::default();
+    let locker = lockkeeper::open(url).await?.locker.observer(let_in.clone()).build();
     let (clock, mut overlaps) = (Clock::boot(), 0);
     let reign = path.with_extension("reign");
     let campaign = locker.campaign("role", std::process::id().to_string());
     for _ in 0..terms {
-        let leadership = campaign.win().await?;
-        let begun = clock.now().as_nanos();
+        let role = if elected {
+            Reign::Role(campaign.win().await?)
+        } else {
+            Reign::Lock(locker.lock("hand").await?)
+        };
+        let begun = let_in.0.load(Ordering::Relaxed);
         let alone = OpenOptions::new().write(true).create_new(true).open(&reign).is_ok();
         overlaps += u64::from(!alone);
         tokio::task::yield_now().await;
@@ -217,7 +246,10 @@ async fn lead(locker: &Locker, terms: u64, path: &Path) -> Answer<u64> {
         }
         let line = format!("{begun} {}\n", clock.now().as_nanos());
         OpenOptions::new().append(true).open(path)?.write_all(line.as_bytes())?;
-        leadership.resign().await?;
+        match role {
+            Reign::Role(it) => it.resign().await?,
+            Reign::Lock(it) => it.release().await?,
+        }
     }
     Ok(overlaps)
 }

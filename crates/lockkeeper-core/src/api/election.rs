@@ -3,7 +3,7 @@
 //! ```text
 //!  campaign ─▶ wins the lock ─▶ proclaims (a memo, kept for the ttl and written anew at a third of it) ─▶ leads
 //!                                                       │ lost: the work is stopped, then it stands again
-//!                                                       └ resigns: the memo is removed, then the lock is given back
+//!                                                       └ resigns: the memo is removed, and the lock given back, side by side
 //!  observers read the memo: there is none, so nobody leads; or it tells of another term, so nobody led in between
 //! ```
 
@@ -274,7 +274,8 @@ impl Leadership {
         InRuntime::new(&self.engine.background, self.rostrum.proclaim(&self.engine)).await
     }
 
-    /// Give the role back: first nobody is seen to lead, then the next may.
+    /// Give the role back. The next may lead at once. When this resolves nobody sees us lead any more, and whoever leads by
+    /// then is seen from before it knows it: what we said is removed only if it is still ours.
     ///
     /// # Cancel safety
     /// Dropped half-way, the role is given back in the background.
@@ -282,23 +283,50 @@ impl Leadership {
     /// # Errors
     /// As for [`Guard::release`].
     pub async fn resign(mut self) -> Result<()> {
-        self.rostrum.over.send_replace(true);
-        let removed = InRuntime::new(&self.engine.background, self.rostrum.vacate(&self.engine)).await;
-        let Some(guard) = self.guard.take() else { return removed };
-        guard.release().await.and(removed)
+        let Some(guard) = self.guard.take() else { return Err(Error::Closed) };
+        let mut vacating = Vacating::begin(&self.engine, &self.rostrum);
+        // Side by side, so that the next one is let in by one hand-off, not after the trips that the memo takes.
+        let (released, removed) = tokio::join!(guard.release(), vacating.end());
+        released.and(removed)
     }
 }
 
 impl Drop for Leadership {
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        self.rostrum.over.send_replace(true);
-        let (engine, rostrum) = (self.engine.clone(), self.rostrum.clone());
-        self.engine.background.spawn(async move {
+        let vacating = Vacating::begin(&self.engine, &self.rostrum);
+        drop(guard);
+        drop(vacating);
+    }
+}
+
+/// The end of what a leader tells. Dropped half-way, it is done in the background.
+struct Vacating {
+    engine: Arc<Engine>,
+    rostrum: Arc<Rostrum>,
+    done: bool,
+}
+
+impl Vacating {
+    fn begin(engine: &Arc<Engine>, rostrum: &Arc<Rostrum>) -> Self {
+        rostrum.over.send_replace(true);
+        Vacating { engine: engine.clone(), rostrum: rostrum.clone(), done: false }
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        let removed = InRuntime::new(&self.engine.background, self.rostrum.vacate(&self.engine)).await;
+        self.done = true;
+        removed
+    }
+}
+
+impl Drop for Vacating {
+    fn drop(&mut self) {
+        if !self.done {
+            let (engine, rostrum) = (self.engine.clone(), self.rostrum.clone());
             // A memo that cannot be removed is gone with its ttl.
-            let _ = rostrum.vacate(&engine).await;
-            drop(guard);
-        });
+            self.engine.background.spawn(async move { drop(rostrum.vacate(&engine).await) });
+        }
     }
 }
 

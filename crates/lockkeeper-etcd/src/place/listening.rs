@@ -3,7 +3,9 @@
 //! Those near the head share the one watch of their process that stands for the line, and are told at once. Were everybody
 //! behind to do so, each release would be told to all of them. So who is far behind watches its predecessor alone, twice:
 //! from where it looked, which misses nothing and may be late by the server's tick; and from the first revision at which
-//! that one can have been served, which has caught up before it is needed.
+//! that one can have been served, which has caught up before it is needed. In a room for several
+//! it listens to those alone who keep it out, from now on: how many fellows are before it says nothing about when it is let
+//! in, which may be at once.
 
 use std::time::Duration;
 
@@ -50,10 +52,20 @@ impl EtcdPlace {
             watches.extend(lighter);
             return watches;
         }
+        if !self.is_alone() {
+            let ends = look.blockers.iter().map(|(key, load)| {
+                let interest = match load {
+                    Some(load) => Interest::Lighter(key.clone(), *load),
+                    None => Interest::End(vec![key.clone()]),
+                };
+                wake.listen(key, interest, look.revision, true)
+            });
+            return ends.collect();
+        }
         let from = look.revision + 1;
         let end_of = |it: &Blocker, from| wake.watch(what(it), from);
         let mut watches: Vec<Watch> = look.blockers.iter().map(|it| end_of(it, from)).collect();
-        if let ([one], true) = (&look.blockers[..], self.is_alone() && self.ahead < FAR) {
+        if let ([one], true) = (&look.blockers[..], self.ahead < FAR) {
             let served = (self.ahead - 1) * WRITES;
             watches.push(end_of(one, from + i64::try_from(served).unwrap_or(0)));
         }

@@ -146,6 +146,7 @@ macro_rules! quorum {
                 a_waiter_is_woken_after_its_server_was_restarted
                 a_session_ended_by_an_administrator_is_told_and_replaced
                 a_waiter_whose_session_was_ended_stands_in_line_again
+                a_waiter_whose_session_alone_was_ended_is_told_and_stands_anew
                 a_holder_cut_off_is_told_before_another_gets_it
                 a_claim_deleted_by_hand_is_told
                 a_waiting_claim_deleted_by_hand_stands_in_line_again

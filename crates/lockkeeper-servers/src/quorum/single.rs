@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Place, Turn};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::{Clock, Key, LostReason};
 
@@ -116,6 +116,37 @@ pub async fn a_waiter_whose_session_was_ended_stands_in_line_again<Q: Quorum>() 
     next.check().unwrap();
     next.release().await.unwrap();
     assert_eq!(observer.show(&Key::new("job").unwrap()).await.unwrap(), None, "nothing is left");
+}
+
+/// An administrator ends the session of one who waits, and of nobody else: its wait ends, and its next turn stands anew.
+pub async fn a_waiter_whose_session_alone_was_ended_is_told_and_stands_anew<Q: Quorum>() {
+    let servers = Q::start(1).await;
+    let url = servers.url_of_all(LONG);
+    let (here, there) = (Q::connect(&url).await, Q::connect(&url).await);
+    let (mut holder, mut waiter) = (here.enter(claim("job", LONG)), there.enter(claim("job", LONG)));
+    take(&mut holder).await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Wait { .. }));
+    // Its session holds another lock, too, by which it is found.
+    let mut other = there.enter(claim("other", LONG));
+    take(&mut other).await;
+    let told = soon("the end of the wait", waiter.changed());
+    let (ended, ()) = tokio::join!(servers.end_sessions("other"), told);
+    ended.unwrap();
+    let stands = async {
+        loop {
+            match waiter.turn().await {
+                Ok(Turn::Wait { .. }) => return,
+                Ok(Turn::Held(grant)) => panic!("two hold: {grant:?}"),
+                Err(fault) => assert!(fault.is_transient(), "{fault}"),
+            }
+        }
+    };
+    soon("a new place in line", stands).await;
+    waits(&here, "job", 1).await;
+    let renewal = holder.renew().await.unwrap();
+    assert!(matches!(renewal, Renewal::Held { .. }), "its session was not touched: {renewal:?}");
+    holder.leave().await.unwrap();
+    take(&mut waiter).await;
 }
 
 /// The holder is cut off until somebody else has the lock, and for as long as it takes until it is told.

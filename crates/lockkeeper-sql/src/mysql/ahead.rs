@@ -28,9 +28,9 @@ pub(super) fn name_of(id: &[u8]) -> String {
 /// What was seen when that one had gone.
 pub(super) type Glimpse = Arc<Mutex<Option<Seen>>>;
 
-/// Who stands before us, and who we are.
+/// The named lock of whoever stands before us, and who we are.
 pub(crate) struct Ahead {
-    pub(super) id: Vec<u8>,
+    pub(super) name: String,
     pub(super) own: Mark,
     pub(super) glimpse: Glimpse,
 }
@@ -72,7 +72,7 @@ impl Stand for Store {
 impl Store {
     /// Whether that one has gone, if there is an answer.
     async fn try_stand(&self, chair: &Chair, ahead: &Ahead) -> Option<bool> {
-        let (name, seconds) = (name_of(&ahead.id), SPAN.as_secs());
+        let (name, seconds) = (&ahead.name, SPAN.as_secs());
         let stand = format!("SELECT GET_LOCK({name}, {seconds}), RELEASE_LOCK({name}); {}", look(&ahead.own));
         let ask = Ask::Patient(stand);
         let patience = SPAN + self.links.options.common.timeout;

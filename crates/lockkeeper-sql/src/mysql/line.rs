@@ -62,8 +62,8 @@ pub(super) enum What {
     /// stand in the lock's own row.
     Held { counter: u64, left: Duration, wanted: bool, alone: bool },
     /// We wait, behind so many others, if that was asked; when a holder expires, in microseconds; since when the line
-    /// stands still.
-    Waiting { head: i64, before: Option<i64>, expiry: i64, still: Duration },
+    /// stands still; whether somebody waits behind us.
+    Waiting { head: i64, before: Option<i64>, expiry: i64, still: Duration, wanted: bool },
 }
 
 /// A list of literals for `IN`.
@@ -158,6 +158,7 @@ fn understood(row: &Row) -> Option<(Vec<u8>, What)> {
             before: (0 <= before).then_some(before),
             expiry: number(8)?,
             still: span(number(9)?),
+            wanted: wanted != 0,
         }
     };
     Some((row.get_opt(0)?.ok()?, what))

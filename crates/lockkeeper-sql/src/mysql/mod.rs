@@ -12,6 +12,7 @@ mod doctor;
 mod doubt;
 mod fault;
 mod fenced;
+mod herald;
 mod known;
 mod lanes;
 mod line;

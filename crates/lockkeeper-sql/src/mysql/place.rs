@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::ahead::{Ahead, Glimpse, name_of};
 use super::alone::{Left, Take};
 use super::fault::Trouble;
+use super::herald::{Herald, name_behind};
 use super::known::Known;
 use super::line::{Mark, Seen, View, What, linger};
 use super::link::{Ask, Link};
@@ -79,6 +80,8 @@ pub struct MysqlPlace {
     pub(super) glimpse: Glimpse,
     /// The way whose session holds a named lock for whoever stands behind us.
     named: Option<(Arc<Link>, Permit)>,
+    /// We look for others who wait as we do.
+    pub(super) herald: Option<Herald>,
 }
 
 impl MysqlPlace {
@@ -104,6 +107,7 @@ impl MysqlPlace {
             watch: None,
             glimpse: Glimpse::default(),
             named: None,
+            herald: None,
         }
     }
 
@@ -151,8 +155,11 @@ impl MysqlPlace {
             (None, None) if self.claim.patient && way.is_direct() => 3,
             (None, None) => 0,
         };
-        let (ask, patience) = (Ask::Text(self.turn_sql(bell)), links.patience(self.claim.ttl));
+        let (herald, herald_permit) = self.ask_for_herald(bell);
+        let (ask, patience) = (Ask::Text(self.turn_sql(bell | herald)), links.patience(self.claim.ttl));
         let reply = links.try_ask(way, &ask, patience).await.map_err(|it| it.fault(TAKING))?;
+        // Whoever must ask no longer knows whom it looks for.
+        self.call_followers();
         let row = reply.rows.first().and_then(|it| it.first());
         let numbers: Option<Vec<i64>> = row.and_then(|row| (0..9).map(|at| row.get_opt(at)?.ok()).collect());
         let Some([held, counter, wanted, seq, ahead, before, expiry, alone, bell]) = numbers.as_deref()
@@ -163,9 +170,11 @@ impl MysqlPlace {
         if let Some(permit) = permit.filter(|_| *bell != 0) {
             self.named = Some((way.clone(), permit));
         }
-        let stands_before: Option<Vec<u8>> = row.and_then(|it| it.get_opt(9)?.ok()).flatten();
+        let whom = |at: usize| row.and_then(|it| it.get_opt::<Option<Vec<u8>>, _>(at)?.ok()).flatten();
+        let (stands_before, blocker) = (whom(9), whom(10));
+        let is_herald = row.and_then(|it| it.get_opt::<i64, _>(11)?.ok()) == Some(1);
         (self.seq, self.before, self.must_ask, self.knows_wanted) = (*seq, *before, false, *wanted != 0);
-        self.asked_at = links.clock.now();
+        self.asked_at = self.store.links.clock.now();
         self.watch = None;
         let crowded = *held == 0 || *alone == 0;
         self.store.known.note(self.lock, if crowded { Known::Crowded } else { Known::Used });
@@ -179,13 +188,25 @@ impl MysqlPlace {
         if let Ok(before) = u64::try_from(self.before) {
             self.pace.saw(self.asked_at, before);
         }
-        if let (Some(id), Ok(runtime)) = (stands_before, Handle::try_current()) {
-            self.glimpse = Glimpse::default();
-            let ahead = Ahead { id, own: self.mark(View::Near), glimpse: self.glimpse.clone() };
-            self.watch = Some(Watch::begin(self.store.clone(), &runtime, ahead, self.bell.clone()));
-        }
+        let named_after = match (stands_before, blocker, herald_permit) {
+            (None, Some(blocker), Some(permit)) if is_herald => {
+                self.herald = Some(Herald::new(way.clone(), blocker, permit));
+                None
+            }
+            (before, blocker, _) => before.map(|it| name_of(&it)).or(blocker.map(|it| name_behind(&it))),
+        };
+        self.wait_for(named_after);
         let (wait, theirs) = (self.wait(u64::try_from(*ahead).ok()), self.theirs(way).await);
         Ok(wait.theirs(theirs))
+    }
+
+    /// Wait for whoever holds this named lock.
+    fn wait_for(&mut self, name: Option<String>) {
+        if let (Some(name), Ok(runtime)) = (name, Handle::try_current()) {
+            self.glimpse = Glimpse::default();
+            let ahead = Ahead { name, own: self.mark(View::Near), glimpse: self.glimpse.clone() };
+            self.watch = Some(Watch::begin(self.store.clone(), &runtime, ahead, self.bell.clone()));
+        }
     }
 
     /// What others say about the room, where permits are counted. Asked once, by whoever waits, and only to be told: a
@@ -231,6 +252,7 @@ impl MysqlPlace {
             What::Gone => self.must_ask = true,
             What::Held { counter, left, wanted, .. } => {
                 self.knows_wanted = wanted;
+                self.call_followers();
                 // Who must be told its counter, or has little time left, asks.
                 if counter == 0 || left < self.claim.ttl / 2 {
                     self.must_ask = true;
@@ -239,9 +261,12 @@ impl MysqlPlace {
                     self.found = Some(grant(counter, left, wanted, seen.sent_at));
                 }
             }
-            What::Waiting { head, before, expiry, still } => {
+            What::Waiting { head, before, expiry, still, wanted } => {
                 let now = self.store.links.clock.now();
                 self.head = head;
+                if let Some(herald) = &mut self.herald {
+                    herald.is_followed = wanted;
+                }
                 if let Some(before) = before {
                     self.before = before;
                     self.pace.saw(now, u64::try_from(before).unwrap_or(0));
@@ -321,6 +346,7 @@ impl Place for MysqlPlace {
     async fn leave(&mut self) -> Result<()> {
         let whereabouts = std::mem::replace(&mut self.whereabouts, Whereabouts::Unknown);
         (self.found, self.watch) = (None, None);
+        self.call_followers();
         if whereabouts == Whereabouts::Nowhere {
             self.whereabouts = whereabouts;
             return Ok(());

@@ -21,8 +21,9 @@ const VERSION: i64 = 4;
 /// What there must be.
 const TABLES: &str = "'lockkeeper_lock', 'lockkeeper_claim', 'lockkeeper_store'";
 const PROCEDURES: &str = "'lockkeeper_settle_4', 'lockkeeper_gather_4', 'lockkeeper_turn_4', 'lockkeeper_leave_4', \
-                          'lockkeeper_break_4', 'lockkeeper_clean_4', 'lockkeeper_upgrade_4', 'lockkeeper_lower_4'";
-const COUNT: i64 = 11;
+                          'lockkeeper_break_4', 'lockkeeper_clean_4', 'lockkeeper_upgrade_4', 'lockkeeper_lower_4', \
+                          'lockkeeper_behind_4'";
+const COUNT: i64 = 12;
 
 /// How long to wait for somebody else who makes the tables.
 const OTHERS_MAX: Duration = Duration::from_secs(60);
@@ -191,7 +192,7 @@ mod tests {
         let script = "-- a; comment\nA;\nB\n  b;\nDELIMITER //\nC; c //\nDELIMITER ;\nD;\n";
         assert_eq!(statements(script), ["A", "B\n  b", "C; c", "D"]);
         let ours = statements(&ddl());
-        assert_eq!(ours.len(), 40);
+        assert_eq!(ours.len(), 42);
         assert!(ours.iter().all(|it| !it.is_empty() && !it.contains("@QUIET@")));
     }
 }

@@ -219,11 +219,25 @@ BEGIN
     UPDATE lockkeeper_lock SET id = NULL WHERE `lock` = p_lock;
 END //
 
+DROP PROCEDURE IF EXISTS lockkeeper_behind_4 //
+-- Of those who share the lock and wait for p_blocker, which has no named lock, the first holds one for it and looks for all
+-- of them. Answers whether this session holds it from now on, and whether another one does.
+CREATE PROCEDURE lockkeeper_behind_4(IN p_blocker BINARY(16), IN p_may BOOLEAN, OUT o_mine BOOLEAN, OUT o_there BOOLEAN)
+NO SQL SQL SECURITY INVOKER
+BEGIN
+    -- Some servers have none, such as Galera's.
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION SET o_mine = FALSE, o_there = FALSE;
+    SET o_mine = IF(p_may, COALESCE(GET_LOCK(CONCAT('lockkeeper/behind/', HEX(p_blocker)), 0), 0), 0);
+    SET o_there = IF(o_mine, 0, IS_USED_LOCK(CONCAT('lockkeeper/behind/', HEX(p_blocker))) IS NOT NULL);
+END //
+
 DROP PROCEDURE IF EXISTS lockkeeper_turn_4 //
 -- Take a place, or keep it, and tell whether it is our turn.
 -- Answers held, counter, wanted, number in line, how many stand before us and wait before us (-1: not counted), microseconds
 -- until a holder expires, whether we stand in the lock's own row, whether this session holds a named lock for us from now
--- on, and the nearest before us that alone keeps us out, if it has such a lock. p_bell: 0 nobody wants to know, 1 take such a lock if we must wait, 2 we have one, 3 we need none.
+-- on, the nearest before us that alone keeps us out, if it has such a lock; if it has none, that one if somebody looks for
+-- all who wait for it, and whether that is this session from now on. p_bell: 0 nobody wants to know, 1 take such a lock if we
+-- must wait, 2 we have one, 3 we need none; 4 more if somebody else may look for us, 8 more if we may look for others.
 CREATE PROCEDURE lockkeeper_turn_4(
     IN p_lock BINARY(32), IN p_id BINARY(16), IN p_name VARCHAR(512) CHARACTER SET utf8mb4, IN p_ttl BIGINT,
     IN p_weight BIGINT, IN p_capacity BIGINT, IN p_patient BOOLEAN,
@@ -234,7 +248,8 @@ asking: BEGIN
     DECLARE v_now, v_last, v_head, v_edge, v_in_use, v_room, v_expires, v_mine, v_mine_expires BIGINT;
     DECLARE v_counter, v_ahead, v_ahead_waiting BIGINT DEFAULT 0;
     DECLARE v_alone, v_waiting, v_empty, v_held, v_wanted, v_bell BOOLEAN DEFAULT FALSE;
-    DECLARE v_before BINARY(16) DEFAULT NULL;
+    DECLARE v_before, v_blocker BINARY(16) DEFAULT NULL;
+    DECLARE v_looks, v_looked BOOLEAN DEFAULT FALSE;
     -- An error must not leave a transaction open, as a lock wait timeout would.
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK AND NO CHAIN NO RELEASE; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -276,7 +291,7 @@ asking: BEGIN
                 note = p_note
             WHERE `lock` = p_lock;
             COMMIT AND NO CHAIN NO RELEASE;
-            SELECT 1, v_last, 0, v_last, 0, 0, 0, 1, 0, NULL;
+            SELECT 1, v_last, 0, v_last, 0, 0, 0, 1, 0, NULL, NULL, 0;
             LEAVE asking;
         END IF;
         SET v_held = NOT v_waiting AND v_in_use + p_weight <= LEAST(v_room, p_capacity);
@@ -289,7 +304,7 @@ asking: BEGIN
                 (`lock`, seq, id, held, counter, expires, since, ttl, weight, capacity, host, pid, owner, note)
             VALUES (p_lock, v_mine, p_id, v_held, v_counter, v_now + p_ttl, v_now, p_ttl, p_weight,
                 p_capacity, p_host, p_pid, p_owner, p_note);
-            IF p_bell = 1 AND NOT v_held THEN
+            IF p_bell MOD 4 = 1 AND NOT v_held THEN
                 BEGIN
                     -- Some servers have none, such as Galera's.
                     DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SET v_bell = FALSE;
@@ -318,17 +333,20 @@ asking: BEGIN
     IF v_held THEN
         SET v_wanted = EXISTS (SELECT 1 FROM lockkeeper_claim WHERE `lock` = p_lock AND v_edge < seq AND seq <> v_mine);
     ELSE
-        IF v_bell OR 2 <= p_bell THEN
-            SELECT id INTO v_before FROM lockkeeper_claim
+        IF v_bell OR 2 <= p_bell MOD 4 THEN
+            SELECT id INTO v_blocker FROM lockkeeper_claim
             WHERE `lock` = p_lock AND v_head <= seq AND seq < v_mine AND v_now < expires
                 AND LEAST(capacity, p_capacity) < weight + p_weight
             ORDER BY seq DESC LIMIT 1;
             BEGIN
                 DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SET v_before = NULL;
-                SET v_before = IF(IS_USED_LOCK(CONCAT('lockkeeper/', HEX(v_before))) IS NULL, NULL, v_before);
+                SET v_before = IF(IS_USED_LOCK(CONCAT('lockkeeper/', HEX(v_blocker))) IS NULL, NULL, v_blocker);
             END;
+            IF v_before IS NULL AND v_blocker IS NOT NULL AND 4 <= p_bell THEN
+                CALL lockkeeper_behind_4(v_blocker, 8 <= p_bell, v_looks, v_looked);
+            END IF;
         END IF;
-        IF v_before IS NOT NULL THEN
+        IF v_before IS NOT NULL OR v_looked THEN
             -- Whoever is called need not know how long the line is, which takes the longer to count the longer it is.
             SET v_ahead = -1, v_ahead_waiting = -1;
         ELSE
@@ -340,7 +358,7 @@ asking: BEGIN
         END IF;
     END IF;
     SELECT v_held, v_counter, v_wanted, v_mine, v_ahead, v_ahead_waiting, COALESCE(v_expires - v_now, 0), 0, v_bell,
-        v_before;
+        v_before, IF(v_looks OR v_looked, v_blocker, NULL), v_looks;
 END //
 
 DROP PROCEDURE IF EXISTS lockkeeper_leave_4 //

@@ -12,6 +12,7 @@ use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Result;
 use lockkeeper_core::kit::{Pace, locked};
 
+use super::herald;
 use super::line::{Seen, View, What};
 use super::place::{MysqlPlace, Whereabouts};
 use crate::ahead::Watch;
@@ -38,7 +39,11 @@ impl MysqlPlace {
         while self.found.is_none() && !self.must_ask {
             let now = clock.now();
             let watches = self.watch.as_ref().is_some_and(Watch::is_on);
-            let pause = if watches { most } else { self.pace.pause(now - self.moved_at, most) };
+            let still = now - self.moved_at;
+            let mut pause = if watches { most } else { self.pace.pause(still, most) };
+            if self.herald.as_ref().is_some_and(|it| it.is_followed) {
+                pause = pause.min(herald::pause(still));
+            }
             tokio::select! {
                 biased;
                 () = self.bell.heard() => {}

@@ -14,7 +14,7 @@ use crate::name::micros_up;
 const VERSION: i32 = 1;
 
 /// The function that came last to those of this version: where it is missing all are made again, as they are now.
-const LATEST: &str = "lockkeeper_hear_3(bytea, bytea, bigint, text)";
+const LATEST: &str = "lockkeeper_inside_3(bytea, bigint, bigint, bigint)";
 
 /// An advisory lock for those who create the tables at the same time; random, to disturb nobody else.
 const CREATING: i64 = 0x6c6b_7363_6865_6d61;

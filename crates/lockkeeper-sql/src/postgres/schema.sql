@@ -129,7 +129,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same where it is plain: the room is empty, and p_seq, who is next, wants it for itself. False if it is not so plain.
+-- The same where it is plain: somebody has just left an open room empty, and p_seq, who is next, wants it for itself. False if
+-- it is not so plain.
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_let_in_3(p_lock bytea, p_seq bigint, p_number bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -139,7 +140,6 @@ DECLARE
 BEGIN
     UPDATE @SCHEMA@.lockkeeper_claim AS c SET held = true, counter = p_number, since = now
     WHERE c.lock = p_lock AND c.seq = p_seq AND NOT c.held AND c.expires > now AND c.weight = c.capacity
-        AND @QUIET@ <= now
     RETURNING c.id, c.wake INTO who, at;
     IF at IS NOT NULL THEN
         PERFORM pg_notify(at, encode(who, 'hex'));
@@ -252,6 +252,24 @@ BEGIN
         p_bell AND p_patient AND place IS NULL);
 END $$;
 
+-- Tell one at p_seq that it was let in, and whether somebody waits. Whoever waits stands behind all who hold, so that the
+-- last of the line knows.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_inside_3(p_lock bytea, p_seq bigint, p_counter bigint, p_left bigint)
+RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    wanted boolean;
+BEGIN
+    SELECT NOT c.held INTO wanted FROM @SCHEMA@.lockkeeper_claim AS c
+    WHERE c.lock = p_lock ORDER BY c.seq DESC LIMIT 1;
+    IF NOT coalesce(wanted, false) THEN
+        -- Or is somebody about to stand behind us, who has locked the line and is not seen yet?
+        PERFORM 1 FROM @SCHEMA@.lockkeeper_lock AS l WHERE l.lock = p_lock AND l.xmax <> '0'::xid;
+        wanted := FOUND;
+    END IF;
+    RETURN ARRAY[1, p_counter, wanted::integer, 0, 0, p_left, p_seq, 0, 0, 0];
+END $$;
+
 -- Take a place, or keep it, and tell whether it is our turn. p_seq is our number in line, 0 if we do not know it, -1
 -- if nobody has heard of us; p_bell says whether this session shall hold a bell for those behind us.
 -- Answers {held, counter, wanted, ahead, of them those who wait and do not fit beside us, microseconds until somebody
@@ -271,13 +289,20 @@ DECLARE
     heard text;
 BEGIN
     IF p_seq > 0 AND p_patient THEN
-        -- Whoever left has let us in, or is about to: then it has locked our row, and this waits for it. The line is
-        -- not locked, as it is not by a renewal.
+        -- Whoever left has let us in: what it has written is on disk, and is enough. Nothing is locked or written.
+        SELECT c.counter, c.expires INTO told, until FROM @SCHEMA@.lockkeeper_claim AS c
+        WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.held AND c.counter <> 0
+            AND now + p_ttl / 6 * 5 <= c.expires AND c.wake IS NOT DISTINCT FROM p_wake;
+        IF FOUND THEN
+            RETURN @SCHEMA@.lockkeeper_inside_3(p_lock, p_seq, told, until - now);
+        END IF;
+        -- Or it is about to: then it has locked our row, and this waits for it. The line is not locked, as it is not by a
+        -- renewal.
         SELECT c.held, c.counter, c.expires, c.wake INTO inside, told, until, heard
         FROM @SCHEMA@.lockkeeper_claim AS c
         WHERE c.lock = p_lock AND c.seq = p_seq AND c.id = p_id AND c.expires > now FOR NO KEY UPDATE;
         IF inside AND told <> 0 AND now + p_ttl / 6 * 5 <= until AND heard IS NOT DISTINCT FROM p_wake THEN
-            -- What whoever left has written is enough, and is on disk: nothing is to be waited for.
+            -- As above: nothing is to be waited for.
             heard := set_config('synchronous_commit', 'off', true);
         ELSIF inside IS NOT NULL THEN
             until := now + p_ttl;
@@ -285,13 +310,7 @@ BEGIN
             WHERE c.lock = p_lock AND c.seq = p_seq;
         END IF;
         IF inside AND told <> 0 THEN
-            PERFORM 1 FROM @SCHEMA@.lockkeeper_claim AS c
-            WHERE c.lock = p_lock AND c.seq > p_seq AND NOT c.held LIMIT 1;
-            IF NOT FOUND THEN
-                -- Or is somebody about to stand behind us, who has locked the line and is not seen yet?
-                PERFORM 1 FROM @SCHEMA@.lockkeeper_lock AS l WHERE l.lock = p_lock AND l.xmax <> '0'::xid;
-            END IF;
-            RETURN ARRAY[1, told, FOUND::integer, 0, 0, until - now, p_seq, 0, 0, 0];
+            RETURN @SCHEMA@.lockkeeper_inside_3(p_lock, p_seq, told, until - now);
         ELSIF inside IS NOT NULL THEN
             -- Our row is locked, so nobody who has locked the line may be waited for: it may want our row.
             PERFORM 1 FROM @SCHEMA@.lockkeeper_lock AS l WHERE l.lock = p_lock FOR UPDATE SKIP LOCKED;

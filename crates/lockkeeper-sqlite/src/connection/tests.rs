@@ -295,6 +295,51 @@ fn more_are_let_in_at_once_than_the_kernel_keeps_rings_for() {
     server.join().unwrap();
 }
 
+/// Looks what whoever is woken finds, while it is woken.
+struct Woken {
+    desk: Arc<Mutex<Desk>>,
+    spins: Arc<Spins>,
+    found_free: std::sync::atomic::AtomicBool,
+}
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        let is_free = self.desk.try_lock().is_ok() && self.spins.rests.load(Ordering::Relaxed);
+        self.found_free.store(is_free, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn whoever_is_rung_for_finds_nobody_at_the_desk() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("locks.db")).durability(Durability::Full);
+    let open = || File::open(options.clone()).unwrap();
+    let ((far, other), (near, mut thread)) = (worker(open()), worker(open()));
+    let server = std::thread::spawn(move || other.serve());
+    thread.bell.need(thread.clock.now());
+    let holder = Arc::new(far.marked((*claim("held")).clone()));
+    assert!(matches!(block_on(far.ask(ask_turn(&holder))).unwrap().turn, Turn::Held(_)));
+    let waiter = Arc::new(near.marked((*claim("held")).clone()));
+    let mut turn = Box::pin(near.ask(ask_turn(&waiter)));
+    assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    thread.turn();
+    let answer = block_on(turn).unwrap();
+    let mood = Mood::Waiting { spot: answer.spot.unwrap(), waiting_before: answer.waiting_before };
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    near.watch(Watch::new(waiter, mood, wake, thread.clock.now()));
+    let (desk, spins) = (thread.desk.clone(), thread.spins.clone());
+    let seen = Arc::new(Woken { desk, spins, found_free: false.into() });
+    let (mut woken, waker) = (std::pin::pin!(woken), Waker::from(seen.clone()));
+    assert!(woken.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    thread.turn();
+    block_on(far.ask(AskLeave { claim: holder, spot: None, wanted: true })).unwrap();
+    thread.turn();
+    assert!(woken.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(), "it was rung for");
+    assert!(seen.found_free.load(Ordering::Relaxed), "woken while others are at the desk");
+    drop(far);
+    server.join().unwrap();
+}
+
 /// A thread that has served somebody and rests now, though nobody runs it.
 fn resting(options: SqliteOptions) -> (Worker, Thread) {
     let (worker, mut thread) = worker(File::open(options).unwrap());

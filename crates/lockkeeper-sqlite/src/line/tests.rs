@@ -22,6 +22,28 @@ fn admitted(claims: &[(bool, u32, u32)]) -> Vec<usize> {
 }
 
 #[test]
+fn the_last_who_lives_tells_whether_somebody_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = crate::file::File::open(crate::SqliteOptions::new(folder.path().join("locks.db"))).unwrap();
+    let (connection, key) = (file.connection(), Key::new("room").unwrap());
+    let now = Moment::from_nanos(1000);
+    let wanted = || Line::wanted(connection, &key, now).unwrap();
+    let stand = |seq: i64, counter: i64, expires: i64| {
+        let sql = "INSERT INTO lockkeeper_claim (key, seq, id, counter, expires, since, weight, capacity, host, pid) \
+                   VALUES ('room', ?1, ?2, ?3, ?4, 0, 1, 9, '', 0)";
+        connection.execute(sql, params![seq, [u8::try_from(seq).unwrap(); 16], counter, expires]).unwrap();
+    };
+    assert!(!wanted(), "nobody is there");
+    stand(1, 7, 2000);
+    assert!(!wanted(), "one holds");
+    stand(2, 0, 1000);
+    assert!(!wanted(), "the time of whoever waits is over");
+    stand(3, 0, 2000);
+    stand(4, 0, 500);
+    assert!(wanted(), "one waits, before another whose time is over");
+}
+
+#[test]
 fn a_mutex_admits_the_head_of_an_empty_room_only() {
     assert_eq!(admitted(&[(false, 1, 1), (false, 1, 1)]), [0]);
     assert_eq!(admitted(&[(true, 1, 1), (false, 1, 1)]), [0; 0]);

@@ -7,6 +7,7 @@
 //! * what is valid at any moment fits together, in the whole world: one tenure, or shares whose weights are within the
 //!   smallest capacity;
 //! * what was over is never valid again;
+//! * of several keys that were asked for at once each is held as long as all are;
 //! * fences grow with every guard, and stay on reentry; among those who share they are in no order;
 //! * an owner that reads and asks to write is refused at once;
 //! * a guard is good when it is received;
@@ -17,6 +18,7 @@
 mod executor;
 mod held;
 mod post;
+mod together;
 mod users;
 mod way;
 mod witness;
@@ -63,6 +65,8 @@ pub struct Scenario {
     pub keys: u64,
     /// Whether users ask for shares, too: to read, and for permits.
     pub shares: bool,
+    /// Whether users also ask for several keys at once.
+    pub together: bool,
 }
 
 impl Scenario {
@@ -94,6 +98,7 @@ impl Scenario {
             crashes: u32::try_from(chance.below(2) * storm).unwrap_or(0),
             keys: 1,
             shares: false,
+            together: false,
         }
     }
 
@@ -102,6 +107,11 @@ impl Scenario {
         let scenario = Scenario::drawn(seed);
         let keys = 1 + Chance::seeded(!seed).below(3);
         Scenario { keys, shares: true, users: scenario.users + 1, ..scenario }
+    }
+
+    /// The scenario of a seed in which users also want several of three keys at once, to lock, read, write and for permits.
+    pub fn drawn_with_several(seed: u64) -> Self {
+        Scenario { keys: 3, together: true, ..Scenario::drawn_with_shares(seed) }
     }
 
     /// Run it over `store`, with every locker built by `settings`.

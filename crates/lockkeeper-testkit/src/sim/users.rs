@@ -26,6 +26,7 @@ pub(super) struct User {
     pub(super) rounds: u32,
     pub(super) keys: u64,
     pub(super) shares: bool,
+    pub(super) together: bool,
     /// How often its process was paused so far.
     pub(super) pauses: Arc<AtomicU64>,
 }
@@ -46,6 +47,10 @@ impl User {
     pub(super) async fn live(mut self) {
         for _ in 0..self.rounds {
             self.clock.sleep(self.chance.span(self.ttl / 2)).await;
+            if self.together && self.chance.per_mille(500) {
+                self.live_with_several().await;
+                continue;
+            }
             let owner = Owner::new("user");
             let pauses = self.pauses.load(Ordering::Relaxed);
             let Some(guard) = self.want(&owner).await else {
@@ -223,7 +228,7 @@ impl User {
 }
 
 /// The answer, or `None` if `bored` comes first and the future is dropped where it stands.
-async fn walk_away<T>(
+pub(super) async fn walk_away<T>(
     future: impl Future<Output = Result<T, Error>>,
     bored: impl Future<Output = ()>,
 ) -> Result<Option<T>, Error> {

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, Weak};
 
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Fence, Key, Load};
+use lockkeeper_core::{Fence, Key, Load, MultiGuard, SharedFence};
 
 use super::executor::ProcessId;
 use super::held::Held;
@@ -43,10 +43,29 @@ impl Newest {
 
 #[derive(Debug)]
 struct Sighting {
-    guard: Weak<Held>,
+    guard: Weak<dyn Lives>,
+    key: Key,
+    load: Load,
     process: ProcessId,
     fence: u64,
     over: bool,
+}
+
+/// A guard, as far as the witness looks at it all the time.
+trait Lives: std::fmt::Debug + Send + Sync {
+    fn lives(&self) -> bool;
+}
+
+impl Lives for Held {
+    fn lives(&self) -> bool {
+        self.is_valid()
+    }
+}
+
+impl Lives for MultiGuard {
+    fn lives(&self) -> bool {
+        self.is_valid()
+    }
 }
 
 /// What happened in a run, for whoever wonders whether anything did.
@@ -60,6 +79,8 @@ pub struct Counts {
     pub reentered: u64,
     /// Guards received while others of the same key were valid.
     pub shared: u64,
+    /// Guards of several keys.
+    pub together: u64,
     /// Guards of one who wrote that became those of a reader.
     pub downgraded: u64,
     /// Guards that ended before their holder wanted.
@@ -80,6 +101,7 @@ impl AddAssign for Counts {
         self.handed_on += other.handed_on;
         self.reentered += other.reentered;
         self.shared += other.shared;
+        self.together += other.together;
         self.downgraded += other.downgraded;
         self.lost += other.lost;
         self.cancelled += other.cancelled;
@@ -112,6 +134,37 @@ impl Witness {
             book.counts.shared += u64::from(book.is_beside_another(&guard));
         }
         book.see(process, guard)
+    }
+
+    /// A user received all of several keys.
+    pub fn received_together(
+        &self,
+        process: ProcessId,
+        guard: MultiGuard,
+        keys: &[(Key, Load)],
+    ) -> Arc<MultiGuard> {
+        let (guard, mut book) = (Arc::new(guard), locked(&self.0));
+        book.counts.together += 1;
+        let valid = guard.is_valid();
+        for (key, load) in keys {
+            let alone = guard.fence(key.as_str()).map(Fence::get);
+            let Some(fence) = alone.or_else(|| guard.shared_fence(key.as_str()).map(SharedFence::get)) else {
+                book.accuse(format!("process {process} was given several keys, and {key} is not among them"));
+                continue;
+            };
+            let newest = book.newest.entry(key.clone()).or_default();
+            let below = newest.below(*load);
+            if valid {
+                newest.see(*load, fence);
+            }
+            if valid && fence <= below {
+                book.accuse(format!("process {process} was given fence {fence} of {key} after {below}"));
+            }
+            let (lives, over): (Weak<dyn Lives>, bool) =
+                (Arc::downgrade(&(guard.clone() as Arc<dyn Lives>)), !valid);
+            book.guards.push(Sighting { guard: lives, key: key.clone(), load: *load, process, fence, over });
+        }
+        guard
     }
 
     /// An owner received a second guard beside its first.
@@ -173,14 +226,14 @@ impl Witness {
             let Some(guard) = it.guard.upgrade() else {
                 return false;
             };
-            if !guard.is_valid() {
+            if !guard.lives() {
                 it.over = true;
             } else if it.over {
                 accusation =
                     Some(format!("{} of process {} was over and is valid again", it.fence, it.process));
             } else {
-                let inside = Inside { process: it.process, fence: it.fence, load: guard.load() };
-                let room = rooms.entry(guard.key().clone()).or_default();
+                let inside = Inside { process: it.process, fence: it.fence, load: it.load };
+                let room = rooms.entry(it.key.clone()).or_default();
                 // Guards of one tenure weigh as much as one: those of an owner, or readers of a process.
                 if !room.iter().any(|it| (it.process, it.fence) == (inside.process, inside.fence)) {
                     room.push(inside);
@@ -213,13 +266,15 @@ impl Witness {
 impl Book {
     fn see(&mut self, process: ProcessId, guard: Held) -> Arc<Held> {
         let (fence, over, guard) = (guard.fence(), !guard.is_valid(), Arc::new(guard));
-        self.guards.push(Sighting { guard: Arc::downgrade(&guard), process, fence, over });
+        let (key, load) = (guard.key().clone(), guard.load());
+        let lives: Weak<dyn Lives> = Arc::downgrade(&(guard.clone() as Arc<dyn Lives>));
+        self.guards.push(Sighting { guard: lives, key, load, process, fence, over });
         guard
     }
 
     fn is_beside_another(&self, guard: &Held) -> bool {
-        let others = self.guards.iter().filter_map(|it| it.guard.upgrade());
-        others.into_iter().any(|it| it.key() == guard.key() && it.is_valid())
+        let others = self.guards.iter().filter(|it| it.key == *guard.key());
+        others.filter_map(|it| it.guard.upgrade()).any(|it| it.lives())
     }
 
     fn accuse(&mut self, what: String) {

@@ -120,6 +120,7 @@ impl<S: Inspect + Clone> World<S> {
                 rounds: self.scenario.rounds,
                 keys: self.scenario.keys,
                 shares: self.scenario.shares,
+                together: self.scenario.together,
                 pauses: pauses.clone(),
             };
             let users = users.clone();

@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_scripts_are_cut_where_the_clients_cut_them() {
-        for (script, count) in [(session_ddl(), 9), (session_switch(), 24), (durable_switch(), 46)] {
+        for (script, count) in [(session_ddl(), 9), (session_switch(), 26), (durable_switch(), 48)] {
             let cut = statements(&script);
             assert_eq!(cut.len(), count, "{cut:?}");
             assert!(

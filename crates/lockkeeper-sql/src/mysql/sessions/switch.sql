@@ -33,6 +33,8 @@ DROP PROCEDURE IF EXISTS lockkeeper_break_4;
 DROP PROCEDURE IF EXISTS lockkeeper_clean_4;
 DROP PROCEDURE IF EXISTS lockkeeper_settle_4;
 DROP PROCEDURE IF EXISTS lockkeeper_gather_4;
+DROP PROCEDURE IF EXISTS lockkeeper_lower_4;
+DROP PROCEDURE IF EXISTS lockkeeper_behind_4;
 DROP PROCEDURE IF EXISTS lockkeeper_upgrade_4;
 DROP TABLE lockkeeper_claim;
 DROP TABLE lockkeeper_lock;
