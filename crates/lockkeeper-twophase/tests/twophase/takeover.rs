@@ -1,6 +1,7 @@
 //! A coordinator that was paused and replaced decides nothing, and two who recover at once do no harm.
 
 use lockkeeper_core::{Clock, Locker, Memory};
+use lockkeeper_servers::{Flavour, MysqlOptions};
 use lockkeeper_twophase::{Participant, TwoPhase, Verdict};
 
 use crate::site::{Bank, HANG, Site};
@@ -30,7 +31,15 @@ async fn take_over(bank: &Bank) -> Vec<lockkeeper_twophase::Left> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_coordinator_that_was_replaced_decides_nothing() {
-    let site = Site::start().await;
+    replaced(&Site::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_coordinator_beside_mysql_that_was_replaced_decides_nothing() {
+    replaced(&Site::of(MysqlOptions::default()).await).await;
+}
+
+async fn replaced<F: Flavour>(site: &Site<F>) {
     let bank = site.bank().await;
     let (worker, id) = stopped(&bank, "AllPrepared").await;
     let left = take_over(&bank).await;
