@@ -21,8 +21,6 @@ pub(crate) struct Row {
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
-    /// This number, and at most so far from it: less would be as wrong as more.
-    Near(f64, f64),
     /// Nothing: the row is there to be compared with.
     Shown,
 }
@@ -63,7 +61,6 @@ impl Row {
         let bound = match self.bound {
             Bound::AtMost(it) => format!("≤ {it}"),
             Bound::AtLeast(it) => format!("≥ {it}"),
-            Bound::Near(it, by) => format!("{it} ± {by}"),
             Bound::Shown => "–".to_owned(),
         };
         let kept = match self.bound {
@@ -79,7 +76,6 @@ impl Row {
         match self.bound {
             Bound::AtMost(it) => self.ratio <= it,
             Bound::AtLeast(it) => self.ratio >= it,
-            Bound::Near(it, by) => (self.ratio - it).abs() <= by,
             Bound::Shown => true,
         }
     }

@@ -135,6 +135,9 @@ impl<J> Transaction<J> {
 
     /// Whether a branch of PostgreSQL that wrote nothing ends with its vote, which is the default. `false` keeps what it read
     /// locked until all have committed, for work that must be serializable across databases.
+    ///
+    /// `NOTIFY` is no write before its commit: a branch that does nothing else sends it with its vote, also if another branch
+    /// then says no. With `false` such a branch is refused, because PostgreSQL does not prepare one. Notify after the commit.
     pub fn read_only_vote(mut self, early: bool) -> Self {
         self.ways.keep_readers = !early;
         self
