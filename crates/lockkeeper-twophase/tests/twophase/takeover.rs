@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Clock, Locker, Memory};
 use lockkeeper_servers::{Flavour, MysqlOptions};
-use lockkeeper_twophase::{Participant, TwoPhase, Verdict};
+use lockkeeper_twophase::{Participant, Ruling, TwoPhase, Verdict};
 
 use crate::site::{Bank, HANG, Site};
 use crate::worker::{Orders, Worker};
@@ -39,7 +39,24 @@ async fn a_paused_coordinator_beside_mysql_that_was_replaced_decides_nothing() {
     replaced(&Site::of(MysqlOptions::default()).await).await;
 }
 
+/// Take its seat, and do nothing with it: no row says abort, and the fence alone keeps the old one out.
+pub(crate) async fn take_the_seat(bank: &Bank, id: &str) {
+    let person = bank.setup_with(&Locker::new(Memory::default())).await;
+    let told = person.resolve_branch(&id.parse().unwrap(), "nobody", Ruling::Commit, false).await;
+    assert!(told.unwrap_err().to_string().contains("no branch at nobody"));
+}
+
 async fn replaced<F: Flavour>(site: &Site<F>) {
+    let bank = site.bank().await;
+    let (worker, id) = stopped(&bank, "AllPrepared").await;
+    take_the_seat(&bank, &id).await;
+    worker.go_on(&bank);
+    let (worker, told) = worker.hear("told ").await;
+    assert_eq!(told, "superseded", "only the fence says so");
+    drop(worker);
+    bank.recover().await;
+    assert!(!site.check(&bank, "only the seat was taken").await);
+
     let bank = site.bank().await;
     let (worker, id) = stopped(&bank, "AllPrepared").await;
     let left = take_over(&bank).await;
