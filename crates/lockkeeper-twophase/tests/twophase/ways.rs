@@ -136,7 +136,7 @@ async fn a_branch_that_only_listens_or_notifies_ends_with_its_vote() {
         match &told {
             Ok(_) => assert!(commits, "{sql}, {early}"),
             Err(Error::Aborted { by, .. }) => {
-                assert!(!commits && by.as_deref() == Some("orders"), "{sql}: {told:?}")
+                assert!(!commits && by.as_deref() == Some("orders"), "{sql}: {told:?}");
             }
             Err(error) => panic!("{sql}, {early}: {error}"),
         }
