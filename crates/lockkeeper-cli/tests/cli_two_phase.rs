@@ -256,6 +256,58 @@ async fn without_the_log_what_nobody_has_committed_is_told_and_left() {
     assert!(site.said(&["recover", "--without-log", "teapot"], 64).contains("no name of a log"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_log_what_somebody_has_committed_is_committed_by_all() {
+    let site = Site::start().await;
+    let id = site.leave(1, Point::Decided).await;
+    site.postgres.sql(&format!("COMMIT PREPARED '{id}:0.orders'")).await.unwrap();
+    let lost = id.log().to_owned();
+    for file in ["2pc.db", "2pc.db-wal", "2pc.db-shm"] {
+        drop(std::fs::remove_file(site.store.path(file)));
+    }
+    let recover = ["recover", "--without-log", &lost];
+    let refused = site.output(&recover);
+    assert_eq!(code(&refused), 64, "nobody can be asked: {refused:?}");
+    assert!(text(&refused.stderr).contains("--yes"), "{refused:?}");
+    assert_eq!(site.moves(1).await, (String::from("1"), String::from("0")));
+    let told = site.said(&[&recover[..], &["--yes"]].concat(), 0);
+    assert!(told.contains(id.as_str()) && told.contains("is committed"), "{told}");
+    assert_eq!(site.moves(1).await, both("1"));
+    assert!(site.said(&recover, 0).contains("none has committed alone"));
+
+    // As if the other one had been rolled back: nobody can tell by itself, so a person is told.
+    site.mariadb.sql(&format!("DELETE FROM lockkeeper_2pc_witness WHERE id = '{id}'")).await.unwrap();
+    let line = site.said(&recover, 1);
+    assert!(line.contains("committed at orders, not at stock: perhaps damaged"), "{line}");
+    let told = site.json(&[&recover[..], &["--json"]].concat(), 1);
+    let one = &told["orphans"][0];
+    assert_eq!((&one["fate"], &one["prepared"]), (&Value::from("nothing"), &Value::Array(vec![])), "{told}");
+}
+
+/// A participant is away: it is told, and what it has promised may be given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_lost_for_good_may_be_given_up() {
+    let site = Site::start().await;
+    let id = site.leave(1, Point::Decided).await;
+    site.mariadb.kill().unwrap();
+    let list = site.json(&["ls", "--json"], 1);
+    assert_eq!(list["unreachable"][0]["participant"], "stock", "{list}");
+    let branches = serde_json::json!([
+        {"participant": "orders", "prepared": true}, {"participant": "stock", "prepared": null}
+    ]);
+    assert_eq!(list["transactions"][0]["branches"], branches, "{list}");
+    let table = site.said(&["ls"], 1);
+    assert!(table.contains("stock: unknown") && table.contains("not asked: stock"), "{table}");
+    let told = site.said(&["forget", id.as_str(), "--give-up", "--yes"], 0);
+    assert!(told.contains("is given up at stock, and kept as a damage"), "{told}");
+    let list = site.json(&["ls", "--json"], 1);
+    assert_eq!(list["transactions"], Value::Array(vec![]), "{list}");
+    let damage = &list["damages"][0];
+    assert_eq!((&damage["id"], &damage["participant"]), (&id.as_str().into(), &"stock".into()), "{list}");
+    assert_eq!(site.postgres.sql("SELECT count(*) FROM move").await.unwrap().trim(), "1");
+    failed(&site.output(&["forget", id.as_str(), "--give-up", "--yes"]), 64);
+}
+
 /// The settings name log and participants, so that nobody has to say them; and the doctor looks at both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_and_participants_may_stand_in_the_settings() {

@@ -60,6 +60,7 @@ mod orphans;
 mod participant;
 mod phases;
 mod recover;
+mod rollback;
 mod survey;
 mod sweep;
 mod transaction;

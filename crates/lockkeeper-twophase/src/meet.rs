@@ -77,7 +77,7 @@ impl Desk {
         let noted = self.log.note(record.clone()).await?;
         if (&noted.identity, &noted.kind) != (&record.identity, &record.kind) {
             return Err(Error::invalid(format!(
-                "the participant {name:?} at {} is not the database that the log knows by this name, which was at {}; nothing                  was touched. Give a new database a new name",
+                "the participant {name:?} at {} is not the database that the log knows by this name, which was at {}; nothing was touched. Give a new database a new name",
                 record.place, noted.place
             )));
         }

@@ -194,7 +194,7 @@ impl TwoPhase {
         let _ = desk.seat.set(seat);
         let desk = Arc::new(desk);
         let left = sweep(&desk, seat, true).await?;
-        *locked(&desk.left) = left;
+        locked(&desk.left).0 = left;
         desk.observer.tell(Point::Ready, None, None);
         let sweeper = recover::sweeper(desk.clone(), sweep_every);
         let sweeper = desk.handle.spawn(sweeper).abort_handle();
@@ -256,10 +256,14 @@ impl Office {
 
     /// What could not be finished when it was tried last, and why. It is tried again.
     pub fn left(&self) -> Vec<Left> {
-        locked(&self.desk.left).clone()
+        let (own, others) = &*locked(&self.desk.left);
+        // Who does not answer is missed by both.
+        let more = others.iter().filter(|it| !own.contains(it));
+        own.iter().chain(more).cloned().collect()
     }
 
-    /// What became of a transaction of this log. One that wrote nothing was never decided, and counts as aborted.
+    /// What became of a transaction of this log. One that wrote nothing was never decided, and counts as aborted. What is called
+    /// aborted stays so: where the log has no row it gets one first.
     ///
     /// One that had a single branch is not in the log: all participants that the log knows are asked, and whoever has not
     /// committed it cannot any more from then on. If one of them is not set up here, or does not answer, the verdict is unknown.
@@ -310,7 +314,8 @@ pub(crate) struct Desk {
     pub(crate) handle: Handle,
     pub(crate) observer: Observer,
     pub(crate) wake: Notify,
-    pub(crate) left: Mutex<Vec<Left>>,
+    /// What is left of our own seat, and of those of others as of the last look at them.
+    pub(crate) left: Mutex<(Vec<Left>, Vec<Left>)>,
 }
 
 impl Desk {
@@ -369,11 +374,7 @@ impl Desk {
     }
 
     pub(crate) async fn verdict(&self, id: &TransactionId) -> Result<Verdict> {
-        if id.log() != self.log.id.0 {
-            return Err(Error::invalid(format!(
-                "{id} is a transaction of another log; ask an office of that one"
-            )));
-        }
+        self.is_of_this_log(id)?;
         // Before the log is asked: what was under way then may have been decided since.
         let active = self.is_active(id);
         // And who has the seat: between the two looks its holder may decide, end, and be replaced.
@@ -394,7 +395,21 @@ impl Desk {
                 "its coordinator may still decide; if it is dead, whoever takes its seat rolls it back";
             return Ok(Verdict::Unknown(text.into()));
         }
-        if id.is_lone() { self.verdict_of_one(id).await } else { Ok(Verdict::Aborted) }
+        if id.is_lone() {
+            return self.verdict_of_one(id).await;
+        }
+        // First written, then said: without a row a person could still rule to commit it.
+        let ruled = self.log.rule_abort_all(vec![id.clone()]).await?;
+        let commit = ruled.get(id).is_some_and(|it| it.ruling == Ruling::Commit);
+        Ok(if commit { Verdict::Committed } else { Verdict::Aborted })
+    }
+
+    /// Only this log knows about its transactions.
+    pub(crate) fn is_of_this_log(&self, id: &TransactionId) -> Result<()> {
+        if id.log() == self.log.id.0 {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("{id} is a transaction of another log; ask an office of that one")))
     }
 
     /// Ask all participants about a transaction that one of them may have committed alone. Whoever has not cannot any more.

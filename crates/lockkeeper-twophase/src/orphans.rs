@@ -8,16 +8,17 @@ use crate::log::Ruling;
 use crate::office::{Desk, TwoPhase};
 use crate::participant::{ANSWER_MAX, Session, Settled, timed};
 
-/// A transaction of a lost log of which some branch is still prepared.
+/// A transaction of a lost log of which some branch is still prepared, or one has committed and another perhaps has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Orphan {
     /// Its name.
     pub id: TransactionId,
-    /// The participants whose branch is prepared.
+    /// The participants whose branch is prepared. If there is none, and not everybody has committed, it may be split: see
+    /// [`Orphan::committed`].
     pub prepared: Vec<String>,
     /// The participants whose branch has committed, as its witness proves. If there is one, commit was decided: nobody commits
-    /// before that.
+    /// before that. Witnesses are kept for a while: also of what is well, until an office of its log has forgotten them.
     pub committed: Vec<String>,
     /// What was done, or would be.
     pub fate: Fate,
@@ -36,7 +37,9 @@ pub enum Fate {
 impl TwoPhase {
     /// Look at the transactions of a log that is lost, by the name that stands in the names of their branches, and finish what
     /// can be finished without it: where one branch has committed, the others commit. Where nobody has acted, nobody knows
-    /// what was decided, and nothing is done: a person must end those branches. With `dry_run` nothing is done at all.
+    /// what was decided, and nothing is done: a person must end those branches. Where nothing is prepared any more, and some
+    /// have committed and others not, nobody knows whether those took part: it is told, for a person to compare. With `dry_run`
+    /// nothing is done at all.
     ///
     /// Name every participant that took part, and the lock store that the lost log's offices used.
     ///
@@ -77,22 +80,25 @@ impl TwoPhase {
                 drop(guard.release().await);
             }
         }
+        orphans.extend(found.perhaps_split(&desk, &lost).await?);
         Ok(orphans)
     }
 }
 
 /// What the participants say.
+#[derive(Default)]
 struct Found {
     prepared: BTreeMap<TransactionId, Vec<BranchName>>,
     /// Who has committed which.
     witnesses: BTreeSet<(TransactionId, String)>,
+    /// Those that were prepared somewhere.
+    named: BTreeSet<TransactionId>,
     sessions: BTreeMap<String, Session>,
 }
 
 impl Found {
     async fn look(desk: &Desk, lost: &LogId) -> Result<Self> {
-        let mut found =
-            Found { prepared: BTreeMap::new(), witnesses: BTreeSet::new(), sessions: BTreeMap::new() };
+        let mut found = Found::default();
         for (name, participant) in &desk.participants {
             let mut session = desk.connect(name).await?;
             let listed = timed(ANSWER_MAX, session.list()).await.map_err(|it| participant.trouble(&it))?;
@@ -102,13 +108,43 @@ impl Found {
             found.sessions.insert(name.clone(), session);
         }
         // After the lists, so that what was prepared then and has committed since is seen.
+        let beginning = format!("lk1.{}.", lost.0);
         for (name, session) in &mut found.sessions {
-            let ids: Vec<&TransactionId> = found.prepared.keys().collect();
-            let asked = timed(ANSWER_MAX, session.witnessed(&ids)).await;
+            let asked = timed(ANSWER_MAX, session.all_witnesses(&beginning)).await;
             let seen = asked.map_err(|it| Error::unavailable(name, it))?;
             found.witnesses.extend(seen.into_iter().map(|it| (it, name.clone())));
         }
+        found.named = found.prepared.keys().cloned().collect();
         Ok(found)
+    }
+
+    /// Committed at some, not at others, and prepared nowhere. As long as somebody holds the seat it may be on its way.
+    async fn perhaps_split(&self, desk: &Desk, lost: &LogId) -> Result<Vec<Orphan>> {
+        let mut at: BTreeMap<&TransactionId, Vec<String>> = BTreeMap::new();
+        for (id, name) in self.witnesses.iter().filter(|it| !self.named.contains(&it.0)) {
+            at.entry(id).or_default().push(name.clone());
+        }
+        at.retain(|_, it| it.len() < desk.participants.len());
+        let mut orphans = Vec::new();
+        for (id, committed) in at {
+            let seat = desk.locker.try_lock(lost.seat(id.seat())).note("recovery without the log").await?;
+            let Some(guard) = seat else { continue };
+            drop(guard.release().await);
+            let others = desk.participants.keys().filter(|it| !committed.contains(it));
+            let others: Vec<&str> = others.map(String::as_str).collect();
+            let why = format!(
+                "committed at {}, not at {}: perhaps damaged, if it took part there; compare them",
+                committed.join(", "),
+                others.join(", ")
+            );
+            orphans.push(Orphan {
+                id: id.clone(),
+                prepared: Vec::new(),
+                committed,
+                fate: Fate::Nothing(why),
+            });
+        }
+        Ok(orphans)
     }
 
     async fn commit(&mut self, branches: &[BranchName]) -> Fate {

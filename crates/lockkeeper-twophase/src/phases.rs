@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use lockkeeper_core::clock::time_of_day;
 use lockkeeper_core::{Clock, Moment};
@@ -14,13 +13,9 @@ use crate::log::{BranchRecord, Cause, Damage, Decided, Decision, Inside, Ruling}
 use crate::observe::{Observer, Point};
 use crate::office::{Active, Desk};
 use crate::participant::{ANSWER_MAX, Settled, Trouble, Vote, timed};
+use crate::rollback::{UNDO_MAX, roll_back, settle_doubt};
 use crate::transaction::{Committed, Ways};
 use crate::work::Open;
-
-/// How long the roll-back of what nobody waits for may take before the end of its session does it.
-const UNDO_MAX: Duration = Duration::from_secs(5);
-/// Between two questions to a log that does not answer.
-const DOUBT: Duration = Duration::from_millis(200);
 
 /// A transaction whose work is done.
 pub(crate) struct Plan {
@@ -38,25 +33,9 @@ pub(crate) struct Plan {
 }
 
 /// A branch after its vote.
-struct Voted {
-    open: Open,
-    vote: Result<Vote, Trouble>,
-}
-
-/// Roll back branches that are not prepared.
-pub(crate) async fn abandon(desk: Arc<Desk>, active: Active, open: Vec<Open>) {
-    for mut it in open {
-        let (id, whose) = (&it.name.id, it.name.participant.as_str());
-        desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
-        let undone = async {
-            it.session.undo(&it.name).await;
-            Ok(())
-        };
-        if timed(UNDO_MAX, undone).await.is_ok() {
-            desk.observer.tell(Point::RolledBack, Some(id), Some(whose));
-        }
-    }
-    desk.observer.tell(Point::Aborted, Some(&active.id), None);
+pub(crate) struct Voted {
+    pub(crate) open: Open,
+    pub(crate) vote: Result<Vote, Trouble>,
 }
 
 pub(crate) async fn conclude(plan: Plan) -> Result<Committed> {
@@ -309,7 +288,11 @@ async fn answer(open: &mut Open, question: Question, observer: &Observer) -> Res
 /// The first no, if there is one.
 fn refusal(voted: &mut [Voted]) -> Option<(String, BoxError)> {
     let no = voted.iter_mut().find(|it| it.vote.is_err())?;
-    let reason = std::mem::replace(&mut no.vote, Err(Trouble::Silent));
+    let kept = match &no.vote {
+        Err(it) if it.is_refusal() => Trouble::Said(it.to_string()),
+        _ => Trouble::Silent,
+    };
+    let reason = std::mem::replace(&mut no.vote, Err(kept));
     Some((no.open.name.participant.clone(), reason.err()?.into()))
 }
 
@@ -317,66 +300,6 @@ fn record(voted: &Voted) -> Option<BranchRecord> {
     let Ok(Vote::Prepared(proof)) = &voted.vote else { return None };
     let name = &voted.open.name;
     Some(BranchRecord { n: name.n, participant: name.participant.clone(), proof: proof.clone() })
-}
-
-/// Roll back what is prepared, and what may be. What does not answer is left to the sweep.
-async fn roll_back(desk: &Arc<Desk>, active: Active, voted: Vec<Voted>) {
-    let mut tasks = Vec::new();
-    for Voted { mut open, vote } in voted {
-        let desk = desk.clone();
-        tasks.push(desk.handle.clone().spawn(async move {
-            let (id, whose) = (&open.name.id, open.name.participant.as_str());
-            let undone = match vote {
-                Ok(Vote::ReadOnly) => return true,
-                Ok(Vote::Prepared(_)) => {
-                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
-                    let settled = open.session.settle(&open.name, Ruling::Abort, None);
-                    matches!(timed(UNDO_MAX, settled).await, Ok(Settled::Done))
-                }
-                Ok(Vote::Ready) => {
-                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
-                    let undo = async {
-                        open.session.undo(&open.name).await;
-                        Ok(())
-                    };
-                    // The end of the session does the same.
-                    drop(timed(UNDO_MAX, undo).await);
-                    true
-                }
-                // It may be prepared all the same. The session's end frees it, and the sweep looks for it.
-                Err(_) => {
-                    desk.observer.tell(Point::RollingBack, Some(id), Some(whose));
-                    let undo = async {
-                        open.session.undo(&open.name).await;
-                        Ok(())
-                    };
-                    drop(timed(UNDO_MAX, undo).await);
-                    false
-                }
-            };
-            desk.observer.tell(Point::RolledBack, Some(id), Some(whose));
-            undone
-        }));
-    }
-    let mut all = true;
-    for task in tasks {
-        all &= task.await.unwrap_or(false);
-    }
-    let id = active.id.clone();
-    drop(active);
-    if !all {
-        desk.wake.notify_one();
-    }
-    desk.observer.tell(Point::Aborted, Some(&id), None);
-}
-
-/// The log did not say whether it wrote the decision: ask until it does. The sweep then does what it says.
-async fn settle_doubt(desk: Arc<Desk>, active: Active) {
-    while desk.log.rule_abort(&active.id).await.is_err() {
-        Clock::boot().sleep(DOUBT).await;
-    }
-    drop(active);
-    desk.wake.notify_one();
 }
 
 /// Tell every branch to commit, all at once. What does not answer is left to the sweep.

@@ -44,20 +44,21 @@ pub(crate) async fn sweeper(desk: Arc<Desk>, every: Duration) {
     let mut pause = FIRST;
     let mut next = clock.now().after(every);
     loop {
-        let calm = locked(&desk.left).is_empty();
+        let calm = locked(&desk.left).0.is_empty();
         let due = if calm { next } else { next.min(clock.now().after(pause)) };
         pause = if calm { FIRST } else { pause.saturating_mul(2).min(every) };
         // Whichever ends first: the next round looks at everything.
         let _ = clock.within(due, std::pin::pin!(desk.wake.notified())).await;
-        let mut left = sweep(&desk, desk.own(), true).await.unwrap_or_else(|it| vec![of_log(&it)]);
+        let left = sweep(&desk, desk.own(), true).await.unwrap_or_else(|it| vec![of_log(&it)]);
+        locked(&desk.left).0 = left;
         if next <= clock.now() {
             next = clock.now().after(every);
-            left.extend(others(&desk).await.unwrap_or_else(|it| vec![of_log(&it)]));
+            let left = others(&desk).await.unwrap_or_else(|it| vec![of_log(&it)]);
+            locked(&desk.left).1 = left;
             // Not forgotten now is forgotten later.
             drop(desk.log.forget(desk.remember, None).await);
             drop(forget_marks(&desk).await);
         }
-        *locked(&desk.left) = left;
     }
 }
 

@@ -89,7 +89,8 @@ impl TwoPhase {
     }
 
     /// Rule by hand about a transaction whose coordinator is gone, and make its branches follow. Against the log only if
-    /// `against` says so, which leaves a damage in the log: some branches may have done otherwise already.
+    /// `against` says so, which leaves a damage in the log: some branches may have done otherwise already. The log says abort
+    /// as soon as recovery has begun to roll it back, or somebody was told so.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the log says otherwise, if somebody holds its seat, or if it is to be committed and a participant
@@ -127,7 +128,7 @@ impl TwoPhase {
         against: bool,
     ) -> Result<Vec<Left>> {
         let desk = self.ready()?;
-        desk.verdict(id).await?;
+        desk.is_of_this_log(id)?;
         desk.meet_all().await?;
         let Some((fence, guard)) = desk.take(id.seat()).await? else {
             return Err(held(id));
@@ -329,15 +330,25 @@ async fn resolve(
 ) -> Result<Vec<Left>> {
     let Asked { prepared, unreachable, .. } = ask(desk).await;
     let prepared: Vec<BranchName> = prepared.into_iter().filter(|it| it.id == *id).collect();
-    let (record, _) = desk.log.look(id).await?;
-    let contradicted = record.as_ref().is_some_and(|it| it.ruling != ruling);
+    let (record, forgotten) = desk.log.look(id).await?;
+    // Of what is so old the log may have said abort.
+    let contradicted =
+        record.as_ref().map_or(forgotten && ruling == Ruling::Commit, |it| it.ruling != ruling);
     if contradicted && !against {
+        let says = if record.is_some() { "says" } else { "has forgotten such decisions, and may have said" };
         return Err(Error::invalid(format!(
-            "the log says {} of {id}; to rule otherwise, rule against the log",
+            "the log {says} {} of {id}; to rule otherwise, rule against the log",
             opposite(ruling)
         )));
     }
-    if record.is_none() && ruling == Ruling::Commit && only.is_none() {
+    if record.is_none() && ruling == Ruling::Abort {
+        // Nobody shall rule otherwise about those that cannot be told now, or are not.
+        let ruled = desk.log.rule_abort_all(vec![id.clone()]).await?;
+        if ruled.get(id).is_some_and(|it| it.ruling == Ruling::Commit) {
+            return Err(Error::invalid(format!("somebody ruled to commit {id} at this moment; look again")));
+        }
+    }
+    if record.is_none() && !contradicted && ruling == Ruling::Commit && only.is_none() {
         if let Some(left) = unreachable.first() {
             return Err(Error::invalid(format!(
                 "{left}; without it nobody knows whether all branches are prepared"

@@ -1,6 +1,6 @@
 //! One look at a seat: what its participants have prepared beside what the log says, and an order for each branch.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
@@ -35,10 +35,9 @@ pub(crate) async fn sweep(desk: &Arc<Desk>, (seat, fence): (u32, u64), own: bool
     let mut rows = desk.log.unfinished(Some(seat)).await?;
     rows.retain(|it| ours(&it.id));
     let known: HashSet<&TransactionId> = rows.iter().map(|it| &it.id).collect();
-    let others: HashSet<&TransactionId> =
+    let others: BTreeSet<&TransactionId> =
         prepared.iter().map(|it| &it.id).filter(|it| !known.contains(it)).collect();
-    // Finished since the list was made, or never decided.
-    let finished = desk.log.looks(others.into_iter().cloned().collect()).await?;
+    let finished = ruled(desk, others.into_iter().cloned().collect()).await?;
     let (undone, mut sessions) = give(desk, orders(&rows, &finished, &prepared), sessions).await?;
     let open: HashSet<&TransactionId> = undone.iter().filter_map(|it| it.id.as_ref()).collect();
     let over: Vec<TransactionId> =
@@ -53,6 +52,16 @@ pub(crate) async fn sweep(desk: &Arc<Desk>, (seat, fence): (u32, u64), own: bool
     forget_witnesses(desk, &mut sessions, seat, &ours).await;
     desk.observer.tell(Point::SeatFinished, None, None);
     Ok(left)
+}
+
+/// What is ruled about transactions that the list of the unfinished does not name: finished since it was made, or never decided.
+/// Those are ruled now, before the first branch is rolled back: another may be out of reach, and a person who rules by hand
+/// then must not take it for all that there is.
+async fn ruled(desk: &Desk, others: Vec<TransactionId>) -> Result<HashMap<TransactionId, Decision>> {
+    let mut found = desk.log.looks(others.clone()).await?;
+    let undecided = others.into_iter().filter(|it| !found.contains_key(it)).collect();
+    found.extend(desk.log.rule_abort_all(undecided).await?);
+    Ok(found)
 }
 
 /// One order for each branch: for those that the log names, and for those that are prepared and that it does not name.

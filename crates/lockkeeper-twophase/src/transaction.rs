@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Clock, Fence, Guard, Key};
+use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::id::TransactionId;
 use crate::log::{Dialect, Inside};
 use crate::observe::{Asking, Point};
-use crate::office::Desk;
-use crate::phases::{Plan, abandon, conclude};
-use crate::work::{Bench, Failure, Job, Jobs, Work, WorkError, work};
+use crate::office::{Active, Desk};
+use crate::phases::{Plan, conclude};
+use crate::rollback::abandon;
+use crate::work::{Bench, Failure, Job, Jobs, Open, Work, WorkError, work};
 
 /// What a transaction ended with that is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +118,9 @@ impl<J> Transaction<J> {
         self
     }
 
-    /// How long work and votes may take together, and how long a branch waits for a row lock. Default 10 s.
+    /// How long work and votes may take together, and how long a branch waits for a row lock. Default 10 s. Then the statement
+    /// that a branch is busy with is ended at its server, too: PostgreSQL does it by itself, also if we die, and MySQL and
+    /// MariaDB are told to. It needs a connection more for a moment.
     pub fn within(mut self, within: Duration) -> Self {
         self.within = within;
         self
@@ -131,6 +135,9 @@ impl<J> Transaction<J> {
 
     /// Whether a branch of PostgreSQL that wrote nothing ends with its vote, which is the default. `false` keeps what it read
     /// locked until all have committed, for work that must be serializable across databases.
+    ///
+    /// `NOTIFY` is no write before its commit: a branch that does nothing else sends it with its vote, also if another branch
+    /// then says no. With `false` such a branch is refused, because PostgreSQL does not prepare one. Notify after the commit.
     pub fn read_only_vote(mut self, early: bool) -> Self {
         self.ways.keep_readers = !early;
         self
@@ -257,18 +264,22 @@ impl<J: Jobs> Transaction<J> {
         let until = clock.now().after(within);
         let alone = lone && names.len() == 1;
         let (guard, at_once) = (guard.as_ref(), ways.at_once);
-        let mut bench = Bench { desk: &desk, id: &id, within, guard, alone, at_once, open: Vec::new() };
+        let mut working = Working { desk: desk.clone(), active: Some(active), open: Vec::new() };
+        let mut bench = Bench { desk: &desk, id: &id, until, guard, alone, at_once, open: &mut working.open };
         let worked = {
             let work = std::pin::pin!(work(jobs, &names, &mut bench));
             clock.within(until, work).await.unwrap_or_else(|| Err(late(within)))
         };
-        let open = bench.open;
         if let Err(Failure { by, source }) = worked {
-            let undone = desk.handle.spawn(abandon(desk.clone(), active, open));
-            // It goes on if we do not wait for it.
-            drop(undone.await);
+            if let Some(undone) = working.abandon() {
+                // It goes on if we do not wait for it.
+                drop(undone.await);
+            }
             return Err(Error::aborted(&id, by.as_deref(), source));
         }
+        let Some((active, open)) = working.done() else {
+            return Err(Error::aborted(&id, None, "it was abandoned"));
+        };
         desk.observer.tell(Point::Worked, Some(&id), None);
         let unwanted = Arc::new(AtomicBool::new(false));
         let unwanted_too = unwanted.clone();
@@ -285,6 +296,30 @@ impl<J: Jobs> Transaction<J> {
 
 fn late(within: Duration) -> Failure {
     Failure { by: None, source: format!("the work was not done within {within:?}").into() }
+}
+
+/// Work under way. If its caller goes away, so do the branches.
+struct Working {
+    desk: Arc<Desk>,
+    active: Option<Active>,
+    open: Vec<Open>,
+}
+
+impl Working {
+    fn done(mut self) -> Option<(Active, Vec<Open>)> {
+        Some((self.active.take()?, std::mem::take(&mut self.open)))
+    }
+
+    fn abandon(&mut self) -> Option<JoinHandle<()>> {
+        let (active, open) = (self.active.take()?, std::mem::take(&mut self.open));
+        Some(self.desk.handle.spawn(abandon(self.desk.clone(), active, open)))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        drop(self.abandon());
+    }
 }
 
 /// Tells those who vote that nobody waits for the decision any more.

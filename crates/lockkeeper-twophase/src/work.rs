@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use lockkeeper_core::{Fence, Key};
+use lockkeeper_core::{Clock, Fence, Key, Moment};
 use lockkeeper_sql::mysql_async::Conn;
 use lockkeeper_sql::tokio_postgres::Client;
 
@@ -101,6 +101,8 @@ pub struct Open {
     pub(crate) session: Session,
     /// It is not to be prepared: its own commit decides.
     pub(crate) plain: bool,
+    /// What ends the statement that its session is busy with, said in another session. Known as soon as it has begun.
+    pub(crate) stop: Option<String>,
 }
 
 /// Why the work ended early.
@@ -115,13 +117,14 @@ pub struct Failure {
 pub struct Bench<'a> {
     pub(crate) desk: &'a Desk,
     pub(crate) id: &'a TransactionId,
-    pub(crate) within: std::time::Duration,
+    /// When all work and votes must be done.
+    pub(crate) until: Moment,
     pub(crate) guard: Option<&'a (Key, Fence)>,
     /// There is one branch, and nothing else to decide about.
     pub(crate) alone: bool,
     /// Begin all branches before any work, and then do all of it at once.
     pub(crate) at_once: bool,
-    pub(crate) open: Vec<Open>,
+    pub(crate) open: &'a mut Vec<Open>,
 }
 
 /// A closure, and whom it is for.
@@ -179,7 +182,7 @@ pub(crate) async fn work<J: Jobs>(jobs: J, names: &[String], bench: &mut Bench<'
         let failed = |it: Error| Failure { by: Some(name.clone()), source: it.into() };
         begin(bench, name).await.map_err(failed)?;
     }
-    jobs.together(&mut bench.open).await
+    jobs.together(bench.open).await
 }
 
 /// Open a session and begin the branch. It is among the open ones before anything can fail.
@@ -189,10 +192,11 @@ async fn begin(bench: &mut Bench<'_>, participant: &str) -> Result<()> {
     let n = u32::try_from(bench.open.len()).unwrap_or(u32::MAX);
     let name = BranchName { id: bench.id.clone(), n, participant: participant.to_owned() };
     let plain = bench.alone || desk.is_home(participant);
-    bench.open.push(Open { name, session, plain });
+    bench.open.push(Open { name, session, plain, stop: None });
     let Some(open) = bench.open.last_mut() else { return Ok(()) };
     let refused = |it| Error::unavailable(participant, std::io::Error::other(format!("{it}")));
-    open.session.begin(&open.name, bench.within, plain).await.map_err(refused)?;
+    let left = bench.until - Clock::boot().now();
+    open.stop = Some(open.session.begin(&open.name, left, plain).await.map_err(refused)?);
     if let Some((resource, fence)) = bench.guard {
         open.session.check_fence(resource, *fence).await.map_err(refused)?;
     }

@@ -71,22 +71,30 @@ async fn town(deaths: Option<usize>) -> Result<()> {
     for _ in 0..deaths.unwrap_or(usize::MAX) {
         let shop = open(&program, folder.path(), &orders.url(), &stock.url())?;
         watch(shop, deaths.map(|_| SALES)).await?;
+        // The next one would finish what this one left; here it is done before, so that both can be compared.
+        recover(folder.path(), &orders.url(), &stock.url()).await?;
+        compare(&orders, &stock).await?;
     }
-    // The last one is dead: wait for its ttl, and finish what it left.
+    Ok(())
+}
+
+/// Wait until the seat of the dead is free, and finish what it left.
+async fn recover(folder: &Path, orders: &str, stock: &str) -> Result<()> {
     loop {
-        let (left, busy) = office(folder.path(), &orders.url(), &stock.url()).await?.recover().await?;
+        let (left, busy) = office(folder, orders, stock).await?.recover().await?;
         if left.is_empty() && busy.is_empty() {
-            break;
+            return Ok(());
         }
         lockkeeper::spi::Clock::boot().sleep(Duration::from_millis(100)).await;
     }
+}
+
+async fn compare(orders: &Postgres, stock: &MariaDb) -> Result<()> {
     let ordered = orders.sql("SELECT count(*) FROM orders").await?;
     let sold = stock.sql("SELECT 1000000 - amount FROM stock").await?;
     let (ordered, sold) = (ordered.trim(), sold.trim());
-    say(&format!(
-        "{ordered} ordered, {sold} sold: {}",
-        if ordered == sold { "they agree" } else { "THEY DIFFER" }
-    ))
+    let verdict = if ordered == sold { "they agree" } else { "THEY DIFFER" };
+    say(&format!("{ordered} ordered, {sold} sold: {verdict}"))
 }
 
 fn open(program: &PathBuf, folder: &Path, orders: &str, stock: &str) -> Result<Child> {

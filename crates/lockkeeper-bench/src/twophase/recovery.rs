@@ -91,14 +91,17 @@ fn decide(mut log: rusqlite::Connection, names: &[String], seat: u32, fence: u64
     Ok(writing.commit()?)
 }
 
-/// As many connections as ours has at each server, all at once.
+/// As many connections as ours has at each server, all at once, and open before the clock starts. Ours opens its own.
 async fn bare(site: &Site, names: &[String], connections: usize) -> Answer<Duration> {
     let numbered: Vec<(usize, String)> = names.iter().cloned().enumerate().collect();
+    let mut links = Vec::new();
+    for _ in 0..connections {
+        links.push((client(site).await?, conn(site).await?));
+    }
     let clock = Clock::boot();
     let begun = clock.now();
     let mut tasks = JoinSet::new();
-    for some in numbered.chunks(names.len().div_ceil(connections)) {
-        let (orders, mut stock) = (client(site).await?, conn(site).await?);
+    for (some, (orders, mut stock)) in numbered.chunks(names.len().div_ceil(connections)).zip(links) {
         let half = names.len() / 2;
         let word = move |n: usize| if n < half { "COMMIT" } else { "ROLLBACK" };
         let some = some.to_vec();

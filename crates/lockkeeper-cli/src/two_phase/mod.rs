@@ -186,7 +186,7 @@ async fn without_log(target: &Target, args: &args::Recover, lost: &str) -> Resul
     if args.json.json {
         output::json(&show::Orphans::of(&orphans))?;
     } else if orphans.is_empty() {
-        output::say(&format!("no branch of the log {lost} is prepared"));
+        output::say(&format!("no branch of the log {lost} is prepared, and none has committed alone"));
     } else {
         output::data(&show::orphans(&orphans, args.dry_run))?;
     }

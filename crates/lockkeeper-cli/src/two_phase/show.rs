@@ -183,6 +183,9 @@ pub(super) fn orphans(orphans: &[Orphan], dry_run: bool) -> String {
         let fate = match reason(it) {
             None if dry_run => String::from("would be committed"),
             None => String::from("is committed"),
+            Some(why) if it.prepared.is_empty() => {
+                return format!("{} {}\n", it.id, text::without_secrets(why));
+            }
             Some(why) => format!("stays prepared: {}", text::without_secrets(why)),
         };
         let (prepared, committed) = (it.prepared.join(", "), it.committed.join(", "));

@@ -56,6 +56,14 @@ impl Servers {
         Ok((all(self.orders.sql(sql).await?), all(self.stock.sql(sql).await?)))
     }
 
+    /// What the servers themselves list. Nobody else prepares there.
+    async fn prepared(&self) -> Result<Vec<String>, Trouble> {
+        let here = self.orders.sql("SELECT gid FROM pg_prepared_xacts").await?;
+        let there = self.stock.sql("XA RECOVER").await?;
+        let lines = here.lines().chain(there.lines()).map(str::trim);
+        Ok(lines.filter(|it| !it.is_empty()).map(str::to_owned).collect())
+    }
+
     async fn money(&self) -> Result<i64, Trouble> {
         let sql = "SELECT sum(amount) FROM account";
         let (here, there) = (self.orders.sql(sql).await?, self.stock.sql(sql).await?);
@@ -148,6 +156,9 @@ pub(super) async fn check(servers: &Servers, bank: &Bank, told: &[Told]) -> Resu
         if word == "damaged" {
             wrong.push(format!("told: {tag} was damaged"));
         }
+    }
+    for it in servers.prepared().await? {
+        wrong.push(format!("prepared: a server lists {it}"));
     }
     let survey = bank.setup().await?.survey().await?;
     wrong.extend(survey.transactions.iter().map(|it| format!("left: {} is in doubt", it.id)));

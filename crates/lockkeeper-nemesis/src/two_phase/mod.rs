@@ -217,16 +217,17 @@ impl Round {
         let pid = child.id().and_then(|it| i32::try_from(it).ok()).and_then(Pid::from_raw);
         let mut lines = BufReader::new(child.stdout.take().ok_or("a coordinator without a voice")?).lines();
         let mut stood = false;
-        let goes_on = Duration::from_secs(3).max(TTL * 2);
+        let mut stands = std::pin::pin!(until_it_stands(pid));
         loop {
             tokio::select! {
                 line = lines.next_line() => match line? {
                     Some(line) => seen.told.extend(read(&line)),
                     None => break,
                 },
-                // It stands still by now, or is slow: going on harms neither.
-                () = Clock::boot().sleep(goes_on), if stop => {
+                () = &mut stands, if stop && !stood => {
                     stood = true;
+                    // Long enough to be replaced.
+                    Clock::boot().sleep(Duration::from_secs(3).max(TTL * 2)).await;
                     if let Some(pid) = pid {
                         let _ = kill_process(pid, Signal::CONT);
                     }
@@ -238,6 +239,19 @@ impl Round {
         seen.killed += u64::from(killed);
         seen.stopped += u64::from(stood && !killed);
         Ok(killed || stood)
+    }
+}
+
+/// Wait until it stands still, as the kernel says; for ever if it ends before.
+async fn until_it_stands(pid: Option<Pid>) {
+    loop {
+        let stat =
+            pid.and_then(|it| std::fs::read_to_string(format!("/proc/{}/stat", it.as_raw_nonzero())).ok());
+        let state = stat.as_deref().and_then(|it| it.rsplit(')').next()).map(str::trim_start);
+        if state.is_some_and(|it| it.starts_with('T')) {
+            return;
+        }
+        Clock::boot().sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -212,15 +212,22 @@ impl Log {
 
     /// Rule abort unless something is ruled already. Tells what is ruled now.
     pub(crate) async fn rule_abort(&self, id: &TransactionId) -> Result<Ruling> {
-        let abort = Decision {
-            id: id.clone(),
-            ruling: Ruling::Abort,
-            note: String::new(),
-            branches: Vec::new(),
-            decided: lockkeeper_core::clock::time_of_day().as_secs(),
-            finished: false,
-        };
+        let abort = abort(id, false);
         ask!(self, it => it.rule_abort(abort))
+    }
+
+    /// As [`Log::rule_abort`], of many in one flush: nobody rules otherwise by hand any more. What stands there now. A sweep
+    /// that finds a branch prepared looks the row up, so these need not be listed as unfinished.
+    pub(crate) async fn rule_abort_all(
+        &self,
+        ids: Vec<TransactionId>,
+    ) -> Result<HashMap<TransactionId, Decision>> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let aborts: Vec<Decision> = ids.iter().map(|it| abort(it, true)).collect();
+        ask!(self, it => it.rule_abort_all(aborts))?;
+        self.looks(ids).await
     }
 
     /// Take a seat with this fence. From now on its older holders cannot decide. `None` if a newer one was here.
@@ -298,4 +305,10 @@ impl Log {
     pub(crate) async fn damages(&self) -> Result<Vec<Damage>> {
         ask!(self, it => it.damages())
     }
+}
+
+/// No branch stands in it: whoever has one finds the row by its name.
+fn abort(id: &TransactionId, finished: bool) -> Decision {
+    let (ruling, decided) = (Ruling::Abort, lockkeeper_core::clock::time_of_day().as_secs());
+    Decision { id: id.clone(), ruling, note: String::new(), branches: Vec::new(), decided, finished }
 }

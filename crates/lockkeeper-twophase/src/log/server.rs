@@ -108,6 +108,14 @@ impl Server {
         Ok(self.row(&abort.id).await?.map_or(Ruling::Abort, |it| it.ruling))
     }
 
+    pub(super) async fn rule_abort_all(&self, aborts: Vec<Decision>) -> Result<()> {
+        for some in aborts.chunks(MANY) {
+            let rows: Vec<String> = some.iter().map(|it| self.dialect.ruled(it)).collect();
+            self.run(format!("BEGIN; {}; COMMIT", rows.join("; "))).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn raise(&self, seat: u32, fence: u64, beyond: bool) -> Result<Option<u64>> {
         for _ in 0..TRIES {
             let found = format!("SELECT fence FROM lockkeeper_2pc_seat WHERE seat = {seat}");

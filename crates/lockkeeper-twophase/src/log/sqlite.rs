@@ -121,6 +121,17 @@ impl File {
         .await
     }
 
+    pub(super) async fn rule_abort_all(&self, aborts: Vec<Decision>) -> Result<()> {
+        self.act(move |connection| {
+            let writing = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for it in &aborts {
+                insert(&writing, it)?;
+            }
+            writing.commit()
+        })
+        .await
+    }
+
     pub(super) async fn raise(&self, seat: u32, fence: u64, beyond: bool) -> Result<Option<u64>> {
         self.act(move |connection| {
             let writing = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;

@@ -3,6 +3,7 @@
 mod doctor;
 mod mysql;
 mod postgres;
+mod witness;
 
 use std::fmt;
 use std::future::Future;
@@ -228,6 +229,17 @@ impl Trouble {
             Trouble::Silent | Trouble::Said(_) => false,
         }
     }
+
+    /// Whether a branch that was asked for its vote is certainly not prepared. Who was interrupted, or sent away, may have
+    /// prepared it before.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Trouble::Postgres(it) => it.code().is_some_and(|it| !it.code().starts_with("57")),
+            Trouble::Mysql(it) => !mysql::was_interrupted(it),
+            Trouble::Silent => false,
+            Trouble::Said(_) => true,
+        }
+    }
 }
 
 /// What statements of ours answered: the rows of all, and how many rows the last one changed.
@@ -292,16 +304,17 @@ impl Session {
         }
     }
 
-    /// Begin a branch, whose waits for row locks end after `within`. A `plain` one is never prepared.
+    /// Begin a branch, whose waits for row locks end after `left`. A `plain` one is never prepared. Tells the statement that,
+    /// said in another session, ends what this one is busy with.
     pub(crate) async fn begin(
         &mut self,
         branch: &BranchName,
-        within: Duration,
+        left: Duration,
         plain: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<String, Trouble> {
         match self {
-            Session::Postgres(client) => postgres::begin(client, branch, within).await,
-            Session::Mysql(conn) => mysql::begin(conn, branch, within, plain).await,
+            Session::Postgres(client) => postgres::begin(client, branch, left).await,
+            Session::Mysql(conn) => mysql::begin(conn, branch, left, plain).await,
         }
     }
 
@@ -447,38 +460,6 @@ impl Session {
     /// What the settings of this server mean for a log in it.
     pub(crate) async fn findings_of_log(&mut self) -> Result<Vec<Finding>, Trouble> {
         doctor::of_log(self).await
-    }
-
-    /// Some transactions whose names begin like this and that have witnesses here.
-    pub(crate) async fn witnesses(&mut self, beginning: &str) -> Result<Vec<String>, Trouble> {
-        let sql = format!(
-            "SELECT DISTINCT id FROM {WITNESS} WHERE n >= 0 AND id LIKE '{beginning}%' LIMIT {WITNESSES}"
-        );
-        let found = self.run(&sql).await?;
-        Ok(found.rows.into_iter().filter_map(|it| it.into_iter().next().flatten()).collect())
-    }
-
-    /// Which of these have a witness here that is committed.
-    pub(crate) async fn witnessed(&mut self, ids: &[&TransactionId]) -> Result<Vec<TransactionId>, Trouble> {
-        let mut seen = Vec::new();
-        for some in ids.chunks(WITNESSES) {
-            let some: Vec<String> = some.iter().map(|it| format!("'{it}'")).collect();
-            let sql =
-                format!("SELECT DISTINCT id FROM {WITNESS} WHERE n >= 0 AND id IN ({})", some.join(", "));
-            let found = self.run(&sql).await?;
-            seen.extend(found.rows.into_iter().filter_map(|it| it.into_iter().next()??.parse().ok()));
-        }
-        Ok(seen)
-    }
-
-    /// Remove the witnesses of these transactions.
-    pub(crate) async fn forget(&mut self, ids: &[String]) -> Result<(), Trouble> {
-        let ids: Vec<String> = ids.iter().map(|it| format!("'{it}'")).collect();
-        let sql = format!("DELETE FROM {WITNESS} WHERE n >= 0 AND id IN ({})", ids.join(", "));
-        match self {
-            Session::Postgres(client) => postgres::run(client, &sql).await.map(drop),
-            Session::Mysql(conn) => mysql::forget(conn, &sql).await,
-        }
     }
 }
 

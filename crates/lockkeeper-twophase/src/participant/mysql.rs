@@ -20,10 +20,17 @@ const NOT_ALLOWED: u16 = 1401;
 const ROLLED_BACK: u16 = 1402;
 /// A row lock was not had in time.
 const LOCK_WAIT: u16 = 1205;
+/// A shutdown, `KILL`, `KILL QUERY`, and the limits of a statement's time: on MariaDB, and on MySQL.
+const INTERRUPTED: [u16; 5] = [1053, 1927, 1317, 1969, 3024];
 /// There is no such savepoint.
 const NO_SAVEPOINT: u16 = 1305;
 /// The mark of a branch that is never prepared.
 const PLAIN: &str = "lockkeeper_2pc_branch";
+
+/// What our statements rely on, whatever the server or its `init_connect` choose: each commits by itself, a commit begins
+/// nothing, answers are whole, and changes by a part of a key are allowed.
+const OURS: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
+                    SESSION sql_safe_updates = 0; SELECT @@SESSION.autocommit, @@SESSION.completion_type";
 
 /// Wait for nobody long, and keep nobody out of the gaps between rows.
 const CALM: &str =
@@ -31,7 +38,17 @@ const CALM: &str =
 
 pub(super) async fn connect(opts: &Opts) -> Result<Conn, Trouble> {
     let opts = OptsBuilder::from_opts(opts.clone()).prefer_socket(false);
-    Ok(Conn::new(opts).await?)
+    let mut conn = Conn::new(opts).await?;
+    let answer = run(&mut conn, OURS).await?;
+    let shown: Vec<&str> = answer.rows.iter().flatten().filter_map(Option::as_deref).collect();
+    if shown != ["1", "NO_CHAIN"] {
+        let text = format!(
+            "its sessions have autocommit and completion_type {shown:?} and not 1 and NO_CHAIN, although they were set; \
+             something between us and the server changes it, perhaps a proxy"
+        );
+        return Err(Trouble::Said(text));
+    }
+    Ok(conn)
 }
 
 fn code(error: &DriverError) -> Option<u16> {
@@ -39,6 +56,11 @@ fn code(error: &DriverError) -> Option<u16> {
         DriverError::Server(it) => Some(it.code),
         _ => None,
     }
+}
+
+/// Whether this says nothing about the statement: a broken connection, or one that was ended or interrupted in the middle.
+pub(super) fn was_interrupted(error: &DriverError) -> bool {
+    code(error).is_none_or(|it| INTERRUPTED.contains(&it))
 }
 
 pub(super) async fn meet(conn: &mut Conn) -> Result<String> {
@@ -121,17 +143,21 @@ pub(super) async fn run(conn: &mut Conn, sql: &str) -> Result<Answer, Trouble> {
 pub(super) async fn begin(
     conn: &mut Conn,
     branch: &BranchName,
-    within: Duration,
+    left: Duration,
     plain: bool,
-) -> Result<(), Trouble> {
+) -> Result<String, Trouble> {
     // The transaction ends first: a wait that ends before it undoes its statement alone, and half a branch could be prepared.
-    let seconds = within.as_millis().div_ceil(1000).saturating_add(1).min(1_000_000);
+    let seconds = left.as_millis().div_ceil(1000).saturating_add(1).min(1_000_000);
     let patience = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
-    if plain {
-        // The mark is gone if the work ends the transaction by itself.
-        return Ok(conn.query_drop(format!("{patience}; START TRANSACTION; SAVEPOINT {PLAIN}")).await?);
-    }
-    Ok(conn.query_drop(format!("{patience}; XA START {}", branch.xid())).await?)
+    // The mark is gone if the work ends the transaction by itself.
+    let begin = if plain {
+        format!("START TRANSACTION; SAVEPOINT {PLAIN}")
+    } else {
+        format!("XA START {}", branch.xid())
+    };
+    conn.query_drop(format!("{patience}; {begin}")).await?;
+    // The whole session: a driver that was interrupted cannot go on with it.
+    Ok(format!("KILL {}", conn.id()))
 }
 
 pub(super) async fn ready(conn: &mut Conn) -> Result<Vote, Trouble> {

@@ -156,14 +156,18 @@ pub(super) async fn meet(client: &Client, at_home: bool) -> Result<String> {
     })
 }
 
-pub(super) async fn begin(client: &Client, branch: &BranchName, within: Duration) -> Result<(), Trouble> {
-    let gid = branch.gid();
+pub(super) async fn begin(client: &Client, branch: &BranchName, left: Duration) -> Result<String, Trouble> {
+    let (gid, wait) = (branch.gid(), left.as_millis().clamp(1, 2_000_000_000));
+    // Whoever waits gives up first; this is for the case that it died. A limit that is shorter stays.
+    let limit = wait + 1000;
     // The mark is gone if the work ends the transaction by itself.
     let sql = format!(
-        "BEGIN; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {}",
-        within.as_millis().clamp(1, 2_000_000_000)
+        "BEGIN; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
+         SELECT pg_backend_pid(), CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '{limit} ms' \
+         THEN set_config('statement_timeout', '{limit}', true) END"
     );
-    Ok(ask(client, &sql).await.map(drop)?)
+    let pid = first(ask(client, &sql).await?).unwrap_or_default();
+    Ok(format!("SELECT pg_cancel_backend({pid})"))
 }
 
 /// The newest fence of the resource, and the newest of those who share it, after the first was raised.

@@ -45,19 +45,7 @@ pub(crate) async fn check<F: Flavour>(site: &Site<F>, bank: &Bank, context: &str
     );
     let missed =
         format!("SELECT id FROM {VERDICT} WHERE verdict = 'commit' AND id NOT IN (SELECT id FROM noted)");
-    let found = async |sql: &str| -> Vec<String> {
-        if let Some(path) = bank.log.strip_prefix("sqlite:") {
-            let log = Connection::open(path).unwrap();
-            let mut rows = log.prepare(sql).unwrap();
-            let rows = rows.query_map([], |it| it.get(0)).unwrap();
-            return rows.map(Result::unwrap).collect();
-        }
-        if let Some(database) = of_mysql(bank) {
-            let told = site.mysql.sql(&format!("USE {database}; {sql}")).await.unwrap();
-            return told.lines().map(str::to_owned).collect();
-        }
-        asked_postgres(bank, sql).await
-    };
+    let found = async |sql: &str| asked(site, bank, sql).await;
     if bank
         .log
         .strip_prefix("sqlite:")
@@ -76,6 +64,30 @@ pub(crate) async fn check<F: Flavour>(site: &Site<F>, bank: &Bank, context: &str
         found(stale).await
     );
     assert!(found(&missed).await.is_empty(), "{context}: decided and not noted: {:?}", found(&missed).await);
+}
+
+/// What the servers themselves list as prepared, of this bank's log.
+pub(crate) async fn prepared<F: Flavour>(site: &Site<F>, bank: &Bank) -> Vec<String> {
+    let log = asked(site, bank, "SELECT id FROM lockkeeper_2pc_log").await;
+    let ours = format!("lk1.{}.", log[0]);
+    let here = bank.here("SELECT gid FROM pg_prepared_xacts").await;
+    let there = site.mysql.sql("XA RECOVER").await.unwrap();
+    here.lines().chain(there.lines()).filter(|it| it.contains(&ours)).map(str::to_owned).collect()
+}
+
+/// The first column, as the log has it.
+async fn asked<F: Flavour>(site: &Site<F>, bank: &Bank, sql: &str) -> Vec<String> {
+    if let Some(path) = bank.log.strip_prefix("sqlite:") {
+        let log = Connection::open(path).unwrap();
+        let mut rows = log.prepare(sql).unwrap();
+        let rows = rows.query_map([], |it| it.get(0)).unwrap();
+        return rows.map(Result::unwrap).collect();
+    }
+    if let Some(database) = of_mysql(bank) {
+        let told = site.mysql.sql(&format!("USE {database}; {sql}")).await.unwrap();
+        return told.lines().map(str::to_owned).collect();
+    }
+    asked_postgres(bank, sql).await
 }
 
 /// The database of a log in MySQL or MariaDB.

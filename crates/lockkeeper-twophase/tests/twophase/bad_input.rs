@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::{Locker, Memory};
-use lockkeeper_servers::{MysqlOptions, Postgres, PostgresOptions};
+use lockkeeper_servers::{MariaDb, MariaDbOptions, MysqlOptions, Postgres, PostgresOptions};
 use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, TwoPhase};
@@ -170,6 +170,16 @@ async fn a_participant_that_cannot_do_it_says_what_to_change() {
     let server =
         Postgres::start(PostgresOptions::default().set("max_prepared_transactions", "5")).await.unwrap();
     let error = office(&[("a", &server.url()), ("b", &server.url())]).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    said(&error, &["one database", "one branch"]);
+    // The same of MariaDB, which is known by its own row and not by its address.
+    let stock = MariaDb::start(MariaDbOptions::default()).await.unwrap();
+    let mut both = TwoPhase::open(&url, &locker).await.unwrap();
+    for (name, host) in [("d", "127.0.0.1"), ("e", "localhost")] {
+        let url = stock.url().replace("127.0.0.1", host);
+        both = both.participant(name, Participant::mysql(&url).unwrap());
+    }
+    let error = both.start().await.map(drop).unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
     said(&error, &["one database", "one branch"]);
     // The same name for another database.

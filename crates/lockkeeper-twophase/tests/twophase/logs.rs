@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use lockkeeper_core::{Locker, Memory};
 use lockkeeper_servers::MysqlOptions;
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::{Flavour, Postgres, PostgresOptions};
@@ -11,6 +10,7 @@ use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, Point, TwoPhase, Verdict};
 
 use crate::site::{Bank, HANG, Place, Site, locker};
+use crate::takeover::take_the_seat;
 use crate::worker::{Orders, Worker};
 
 const PLACES: [Place; 4] = [Place::BesideOrders, Place::BesideStock, Place::WithOrders, Place::WithStock];
@@ -109,14 +109,11 @@ async fn a_paused_coordinator_is_refused_by_a_log_in_a_server() {
         let (worker, id) = Worker::start(&bank, &orders).hear("id ").await;
         worker.until_stopped().await;
         // Another lock store, so that nobody waits for a ttl: the log alone refuses.
-        let setup = TwoPhase::open(&bank.log, &Locker::new(Memory::default())).await.unwrap();
-        let setup = setup.participant("orders", Participant::postgres(&bank.postgres).unwrap());
-        let setup = setup.participant("stock", Participant::mysql(&bank.mysql).unwrap());
-        setup.recover().await.unwrap();
-        assert_eq!(bank.verdict(&id).await, Verdict::Aborted, "{place:?}: nobody can commit it any more");
+        take_the_seat(&bank, &id).await;
         worker.go_on(&bank);
         let (worker, told) = worker.hear("told ").await;
         assert_eq!(told, "superseded", "{place:?}");
+        assert_eq!(bank.verdict(&id).await, Verdict::Aborted, "{place:?}: nobody can commit it any more");
         drop(worker.end().await);
         bank.recover().await;
         assert!(!site.check(&bank, &format!("{place:?}")).await);

@@ -20,6 +20,7 @@ mod protocol;
 mod recovery;
 mod rulings;
 mod servers;
+mod sessions;
 mod site;
 mod takeover;
 #[cfg(feature = "tls")]

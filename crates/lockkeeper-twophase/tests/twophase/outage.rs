@@ -1,6 +1,7 @@
 //! The network and the lock store fail at the wrong moment: connections that are reset or half open, and no lock store at all.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
@@ -73,6 +74,41 @@ async fn a_branch_of_a_half_open_session_is_left_until_the_session_ends() {
         bank.recover().await;
         assert_eq!(site.check(&bank, at).await, moved);
     }
+}
+
+/// What is left of the seats of others is looked at seldom, and told all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_left_is_told_until_it_is_looked_at_again() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let (orders, stock) =
+        (Proxy::start(site.postgres.port()).await.unwrap(), Proxy::start(site.mysql.port()).await.unwrap());
+    let task = Orders { die: Some(("Decided", "")), stop: true, ..Orders::default() };
+    let (worker, id) = Worker::start(&bank.behind(&site, &orders, &stock), &task).hear("id ").await;
+    worker.until_stopped().await;
+    let rounds = Arc::new(AtomicU32::new(0));
+    let seen = rounds.clone();
+    let setup = bank.setup().await.sweep_every(Duration::from_secs(2)).observer(move |step| {
+        seen.fetch_add(u32::from(step.point == Point::Listed), Ordering::SeqCst);
+    });
+    let office = setup.start().await.unwrap();
+    stock.set_both(Rule::Drop);
+    drop(worker);
+    let is_left = || office.left().iter().any(|it| it.id.as_ref().is_some_and(|it| it.as_str() == id));
+    let told = async {
+        while !is_left() {
+            Clock::boot().sleep(Duration::from_millis(5)).await;
+        }
+        let before = rounds.load(Ordering::SeqCst);
+        while rounds.load(Ordering::SeqCst) < before + 3 {
+            Clock::boot().sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(HANG, told).await.expect("the office looks at the seat of the dead, and goes on");
+    assert!(is_left(), "it is still attached: {:?}", office.left());
+    stock.cut();
+    until_nothing_is_left(&office).await;
+    assert!(site.check(&bank, "the session has ended").await);
 }
 
 /// A bank whose seats are locks in PostgreSQL, behind a proxy.

@@ -132,6 +132,31 @@ async fn who_does_not_answer_is_left_with_all_its_branches_and_the_others_are_to
     assert_eq!((here.lines().count(), here == there), (MANY, true));
 }
 
+/// Dead, and not yet started again: it is named, nothing is taken for damaged, and what it has to do is done when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recovery_names_a_participant_that_is_still_down_and_finishes_when_it_is_back() {
+    let site = Site::start().await;
+    for (at, moved) in [("Decided", true), ("AllPrepared", false)] {
+        for whose in ["orders", "stock"] {
+            let name = format!("{at}, {whose} is down");
+            let bank = site.bank().await;
+            let orders = Orders { die: Some((at, "")), ..Orders::default() };
+            assert!(Worker::start(&bank, &orders).end().await.0, "{name}");
+            if whose == "orders" { site.postgres.kill() } else { site.mysql.kill() }.unwrap();
+            let left = first_round(&bank).await;
+            assert!(!left.is_empty() && left.iter().all(|it| it.participant == whose), "{name}: {left:?}");
+            let survey = bank.setup().await.survey().await.unwrap();
+            assert_eq!(survey.damages, [], "{name}");
+            assert!(survey.unreachable.iter().any(|it| it.participant == whose), "{name}: {survey:?}");
+            let started =
+                if whose == "orders" { site.postgres.start().await } else { site.mysql.start().await };
+            started.unwrap();
+            bank.recover().await;
+            assert_eq!(site.check(&bank, &name).await, moved);
+        }
+    }
+}
+
 /// The textbook says that nothing follows from it. After the decision its part is lost, and that stays known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_participant_that_is_lost_for_good_stays_listed_until_somebody_gives_it_up() {

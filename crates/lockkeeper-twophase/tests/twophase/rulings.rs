@@ -1,6 +1,7 @@
 //! Rulings by hand: about a transaction whose coordinator only stood still, and about branches whose number nobody noted.
 
 use lockkeeper_core::{Clock, Locker, Memory};
+use lockkeeper_servers::proxy::{Proxy, Rule};
 use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Committed, Error, Office, Point, Result, Ruling, TransactionId, Verdict};
@@ -170,5 +171,85 @@ async fn a_branch_of_postgres_without_a_number_is_known_by_its_witness() {
         assert_eq!(damaged, if whole { vec![] } else { vec!["orders"] }, "{word}: {survey:?}");
         let (here, there, ..) = site.state(&bank).await;
         assert_eq!((here, there), (if whole { 90 } else { 100 }, 110), "{word}");
+    }
+}
+
+/// Ruling to commit is refused, and against the log it leaves a damage.
+async fn only_against_the_log(bank: &Bank, id: &TransactionId, name: &str) {
+    let person = async || bank.setup_with(&Locker::new(Memory::default())).await;
+    let refused = person().await.resolve(id, Ruling::Commit, false).await.unwrap_err();
+    assert!(refused.to_string().contains("the log says abort"), "{name}: {refused}");
+    assert_eq!(bank.verdict(id.as_str()).await, Verdict::Aborted, "{name}");
+    let told = async {
+        while !person().await.resolve(id, Ruling::Commit, true).await.unwrap().is_empty() {
+            Clock::boot().sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(HANG, told).await.expect("who is left does as it is told");
+    let damages = bank.setup().await.survey().await.unwrap().damages;
+    assert!(
+        damages.iter().any(|it| it.participant == "stock" && it.expected == Ruling::Abort),
+        "{name}: {damages:?}"
+    );
+}
+
+/// A sweep has rolled back one branch and cannot reach the other. That one alone is not committed any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_recovery_began_to_roll_back_is_committed_only_against_the_log() {
+    let site = Site::start().await;
+    for attached in [true, false] {
+        let name = format!("attached: {attached}");
+        let bank = site.bank().await;
+        let (orders, stock) = (
+            Proxy::start(site.postgres.port()).await.unwrap(),
+            Proxy::start(site.mysql.port()).await.unwrap(),
+        );
+        let behind = bank.behind(&site, &orders, &stock);
+        let task = Orders { die: Some(("AllPrepared", "")), stop: true, ..Orders::default() };
+        let (worker, id) = Worker::start(&behind, &task).hear("id ").await;
+        worker.until_stopped().await;
+        stock.set_both(Rule::Drop);
+        drop(worker);
+        let left = if attached {
+            first_round(&bank).await
+        } else {
+            // The server of the stock is away.
+            stock.refuse().await.unwrap();
+            stock.cut();
+            first_round(&behind).await
+        };
+        assert!(!left.is_empty() && left.iter().all(|it| it.participant == "stock"), "{name}: {left:?}");
+        assert_eq!(
+            bank.here("SELECT count(*) FROM pg_prepared_xacts").await,
+            "0",
+            "{name}: this one is undone"
+        );
+        stock.cut();
+        only_against_the_log(&bank, &id.parse().unwrap(), &name).await;
+        let (here, there, ..) = site.state(&bank).await;
+        assert_eq!((here, there), (100, 110), "{name}: this is what such a ruling costs");
+    }
+}
+
+/// Nobody has rolled anything back; but somebody was told that it is aborted, or has ruled so about one branch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_called_aborted_is_committed_only_against_the_log() {
+    let site = Site::start().await;
+    for by_hand in [false, true] {
+        let name = format!("by hand: {by_hand}");
+        let bank = site.bank().await;
+        let orders = Orders { die: Some(("AllPrepared", "")), ..Orders::default() };
+        let (killed, said) = Worker::start(&bank, &orders).end().await;
+        assert!(killed, "{said:?}");
+        let id: TransactionId = said.iter().find_map(|it| it.strip_prefix("id ")).unwrap().parse().unwrap();
+        let person = bank.setup_with(&Locker::new(Memory::default())).await;
+        if by_hand {
+            assert_eq!(person.resolve_branch(&id, "orders", Ruling::Abort, false).await.unwrap(), []);
+        } else {
+            // Does nothing but take the seat.
+            person.resolve_branch(&id, "nobody", Ruling::Commit, false).await.unwrap_err();
+            assert_eq!(bank.verdict(id.as_str()).await, Verdict::Aborted);
+        }
+        only_against_the_log(&bank, &id, &name).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Servers die and come back, lose a branch, or were told otherwise by somebody; and what is not ours stays untouched.
 
-use lockkeeper_servers::KitError;
+use lockkeeper_servers::{Flavour, KitError};
 use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
 use lockkeeper_twophase::{Error, Fate, Point, Ruling, Verdict};
 
@@ -9,7 +9,7 @@ use crate::site::{Bank, HANG, Site};
 use crate::worker::{Orders, Worker};
 
 /// Kill and start again.
-pub(crate) async fn crash(site: &Site, orders: bool, stock: bool) -> Result<(), KitError> {
+pub(crate) async fn crash<F: Flavour>(site: &Site<F>, orders: bool, stock: bool) -> Result<(), KitError> {
     if orders {
         site.postgres.kill()?;
     }

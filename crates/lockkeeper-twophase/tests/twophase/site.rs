@@ -126,6 +126,8 @@ impl<F: Flavour> Site<F> {
         assert_eq!(here + there, 200, "{context}: money is conserved");
         assert_eq!(moves_here, moves_there, "{context}: a move is here if and only if it is there");
         assert_eq!(here == 100, moves_here.is_empty(), "{context}: amount and move agree");
+        let prepared = audit::prepared(self, bank).await;
+        assert!(prepared.is_empty(), "{context}: the servers have prepared {prepared:?}");
         let survey = bank.setup().await.survey().await.unwrap();
         assert_eq!(
             survey.transactions,

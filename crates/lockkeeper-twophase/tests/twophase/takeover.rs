@@ -1,7 +1,8 @@
 //! A coordinator that was paused and replaced decides nothing, and two who recover at once do no harm.
 
 use lockkeeper_core::{Clock, Locker, Memory};
-use lockkeeper_twophase::{Participant, TwoPhase, Verdict};
+use lockkeeper_servers::{Flavour, MysqlOptions};
+use lockkeeper_twophase::{Participant, Ruling, TwoPhase, Verdict};
 
 use crate::site::{Bank, HANG, Site};
 use crate::worker::{Orders, Worker};
@@ -30,7 +31,33 @@ async fn take_over(bank: &Bank) -> Vec<lockkeeper_twophase::Left> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_coordinator_that_was_replaced_decides_nothing() {
-    let site = Site::start().await;
+    replaced(&Site::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_coordinator_beside_mysql_that_was_replaced_decides_nothing() {
+    replaced(&Site::of(MysqlOptions::default()).await).await;
+}
+
+/// Take its seat, and do nothing with it: no row says abort, and the fence alone keeps the old one out.
+pub(crate) async fn take_the_seat(bank: &Bank, id: &str) {
+    let person = bank.setup_with(&Locker::new(Memory::default())).await;
+    let told = person.resolve_branch(&id.parse().unwrap(), "nobody", Ruling::Commit, false).await;
+    assert!(told.unwrap_err().to_string().contains("no branch at nobody"));
+}
+
+async fn replaced<F: Flavour>(site: &Site<F>) {
+    let bank = site.bank().await;
+    let (worker, id) = stopped(&bank, "AllPrepared").await;
+    take_the_seat(&bank, &id).await;
+    worker.go_on(&bank);
+    let (worker, told) = worker.hear("told ").await;
+    drop(worker);
+    bank.recover().await;
+    // First what the log has noted: that tells more than what its writer was told.
+    assert!(!site.check(&bank, "only the seat was taken").await);
+    assert_eq!(told, "superseded", "only the fence says so");
+
     let bank = site.bank().await;
     let (worker, id) = stopped(&bank, "AllPrepared").await;
     let left = take_over(&bank).await;

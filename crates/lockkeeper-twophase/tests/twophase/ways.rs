@@ -117,3 +117,29 @@ async fn a_reader_stays_until_the_end_if_it_is_asked_to() {
     }
     assert!(site.check(&bank, "readers").await);
 }
+
+/// It writes nothing, so it ends with its vote: a `LISTEN` is over with its session, and a `NOTIFY` is sent although the rest is
+/// rolled back, which the guide says. Whoever keeps readers to the end is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_branch_that_only_listens_or_notifies_ends_with_its_vote() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    for (sql, early, commits) in
+        [("LISTEN x", true, true), ("NOTIFY x", true, true), ("NOTIFY x", false, false)]
+    {
+        let (_, [give, _]) = bank.statements("a");
+        let work = office.transaction().within(HANG).read_only_vote(early);
+        let work = work.on("orders", async move |db: &Client| Ok(db.batch_execute(sql).await?));
+        let work = work.on("stock", async move |db: &mut Conn| Ok(db.query_drop(give).await?));
+        let told = work.commit().await;
+        match &told {
+            Ok(_) => assert!(commits, "{sql}, {early}"),
+            Err(Error::Aborted { by, .. }) => {
+                assert!(!commits && by.as_deref() == Some("orders"), "{sql}: {told:?}");
+            }
+            Err(error) => panic!("{sql}, {early}: {error}"),
+        }
+    }
+    assert_eq!(site.state(&bank).await.1, 120, "two of three gave");
+}

@@ -34,7 +34,7 @@ pub(crate) struct Orders {
     pub(crate) die: Option<At>,
     /// Not by SIGKILL: stand still until somebody says to go on.
     pub(crate) stop: bool,
-    /// Stay there for ever.
+    /// Stay there until somebody says to go on.
     pub(crate) hold: Option<At>,
     /// Let the vote of the second branch fail.
     pub(crate) veto: bool,
@@ -183,9 +183,13 @@ fn watch(
                 it == point && (whose.is_empty() || Some(whose) == step.participant)
             })
         };
-        while matches(&hold) {
+        if matches(&hold) {
             // Not simply here: the other tasks of this thread shall go on.
-            tokio::task::block_in_place(std::thread::park);
+            tokio::task::block_in_place(|| {
+                while !go.exists() {
+                    pause_thread(Duration::from_millis(1));
+                }
+            });
         }
         if matches(&die) && !done.swap(true, Ordering::SeqCst) {
             end(signal);
