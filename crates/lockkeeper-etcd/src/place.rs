@@ -74,6 +74,8 @@ pub struct EtcdPlace {
     watched: Vec<Blocker>,
     /// As of which revision we know the line while we are inside, and when we looked.
     seen: (i64, Moment),
+    /// While we are inside: somebody called us when we last heard something.
+    called: bool,
 }
 
 /// What a look at the line is worth.
@@ -101,6 +103,8 @@ struct Look {
     wanted: bool,
     /// The capacity that others name, if it is another than ours.
     theirs: Option<u32>,
+    /// For who only tries: whether somebody who keeps us out may be idle, if the look tells.
+    idle: Option<bool>,
     /// What the write that may have let us in is worth as a fence, if it is.
     counter: Option<u64>,
 }
@@ -124,6 +128,7 @@ impl EtcdPlace {
             watches: Vec::new(),
             watched: Vec::new(),
             seen: (0, Moment::from_nanos(0)),
+            called: true,
         }
     }
 
@@ -176,7 +181,9 @@ impl EtcdPlace {
     async fn join(&mut self, lease: &Lease, floor: Floor) -> Result<Option<Look>> {
         let value = Record::text_of(&self.claim);
         let mut compare = vec![created_at(&self.key, 0), written_at(&lease.marker, lease.epoch())];
-        let line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
+        let mut line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
+        // Who only tries wants to know whether the one in its way may be idle.
+        line.keys_only &= self.claim.patient;
         let success = if self.is_alone() {
             if !self.claim.patient {
                 compare.push(nobody_in(&self.line));
@@ -308,13 +315,18 @@ impl EtcdPlace {
             let all = u64::try_from(others.count).unwrap_or(0);
             let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
             let wanted = own != revision && blockers.is_empty() && 1 < all;
-            return Look { revision, blockers, next: true, ahead, wanted, theirs: None, counter: None };
+            // The only one before us holds; of more than one we see the last, who waits.
+            let holder = others.kvs.first().filter(|_| !self.claim.patient && all == 1);
+            let idle = holder.and_then(may_be_idle);
+            return Look { revision, blockers, next: true, ahead, wanted, theirs: None, idle, counter: None };
         }
         let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
         let at = line.iter().position(|it| it.0.key == self.key).unwrap_or(line.len());
         let loads: Vec<Load> = line.iter().map(|it| it.1).collect();
         let blockers = admission::blockers(&loads[..at], self.claim.load);
         let next = matches!(blockers[..], [one] if loads[one].capacity <= loads[one].weight);
+        let idle =
+            (!self.claim.patient).then(|| blockers.iter().any(|it| may_be_idle(line[*it].0) == Some(true)));
         // Whoever takes all waits until they are gone; a sharer may also fit in when one of them weighs less.
         let shares = !self.claim.load.is_exclusive();
         let blocker = |it: usize| (line[it].0.key.clone(), shares.then_some(loads[it]));
@@ -322,7 +334,7 @@ impl EtcdPlace {
         let wanted = admission::inside(&loads) < loads.len();
         let ahead = u64::try_from(at).unwrap_or(u64::MAX);
         let theirs = self.claim.load.differing(loads);
-        Look { revision, blockers, next, ahead, wanted, theirs, counter: None }
+        Look { revision, blockers, next, ahead, wanted, theirs, idle, counter: None }
     }
 
     /// Ask until we know: am I inside? Answers what the last look said.
@@ -387,6 +399,11 @@ fn load(kv: &KeyValue) -> Option<Load> {
     Record::read(&kv.value).map(|it| it.load)
 }
 
+/// Whether whoever made this key keeps its locks, if the key says who did.
+fn may_be_idle(kv: &KeyValue) -> Option<bool> {
+    Record::read(&kv.value).map(|it| it.label.warm)
+}
+
 impl Place for EtcdPlace {
     async fn turn(&mut self) -> Result<Turn> {
         let called_at = self.now();
@@ -397,7 +414,7 @@ impl Place for EtcdPlace {
                 return Ok(self.wait(&look));
             }
             self.leave().await?;
-            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
+            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)).may_be_idle(look.idle));
         }
         (self.wanted, self.seen) = (look.wanted, (look.revision, called_at));
         // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
@@ -412,10 +429,25 @@ impl Place for EtcdPlace {
         let Some(lease) = self.lease.clone() else {
             return std::future::pending().await;
         };
-        tokio::select! {
-            () = self.told() => {}
-            () = lease.proof.when_lost() => {}
-        }
+        let inside = self.counter.is_some();
+        let broken = (inside && self.claim.label.warm).then(|| Box::pin(self.store.wake.when_broken()));
+        let deaf = async {
+            match broken {
+                Some(broken) => broken.await,
+                None => std::future::pending().await,
+            }
+        };
+        self.called = true;
+        let broke = tokio::select! {
+            () = self.told() => false,
+            () = lease.proof.when_lost() => false,
+            () = deaf => true,
+        };
+        self.called &= !broke;
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

@@ -65,6 +65,8 @@ pub struct RedisPlace {
     /// We gave up; a further `turn` begins anew under another id.
     left: bool,
     bell: Option<Arc<Bell>>,
+    /// What rang it last was a call.
+    called: bool,
     /// The desk from which we asked last: what concerns us is told there.
     desk: Option<Arc<Desk>>,
 }
@@ -88,6 +90,7 @@ impl RedisPlace {
             waiting: false,
             left: false,
             bell: None,
+            called: false,
             desk: None,
             store,
             claim,
@@ -247,7 +250,15 @@ impl RedisPlace {
     /// In a cluster a process hears of a slot only after it has subscribed there. Whoever waits did that before it stood in
     /// line; whoever holds does it here. `true` if it hears from now on, and did not before.
     async fn begins_to_hear(&self) -> bool {
-        let Some(ears) = self.desk.as_ref().and_then(|it| it.ears.as_ref()) else { return false };
+        let Some(desk) = &self.desk else { return false };
+        let Some(ears) = &desk.ears else {
+            // Whoever may be idle must not be deaf, and nobody else may need the connection that broke.
+            let deaf = !self.waiting && self.claim.label.warm && !desk.commands.is_open_for(self.tag);
+            if deaf {
+                let _ = Box::pin(desk.commands.open(LISTENING, self.tag)).await;
+            }
+            return deaf;
+        };
         // Boxed: what only a cluster does would be in every lock that is held.
         !self.waiting
             && !ears.listens_to(self.tag)
@@ -335,9 +346,15 @@ impl Place for RedisPlace {
         };
         // Somebody may have come before we could hear of it: then asking is worthwhile.
         if self.begins_to_hear().await {
+            self.called = false;
             return;
         }
         bell.rung().await;
+        self.called = bell.take_call();
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

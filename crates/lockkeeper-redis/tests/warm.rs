@@ -290,3 +290,33 @@ async fn what_is_idle_is_given_back_when_a_connection_breaks() {
     let there = Locker::builder(process(&server).await).ttl(TTL).build();
     within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_connection_is_no_recall_and_nobody_is_idle_without_one() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let far = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let (cut, mend) = (
+        async || {
+            proxy.refuse().await.unwrap();
+            proxy.cut();
+        },
+        async || proxy.accept().await.unwrap(),
+    );
+    warm::idle_goes_when_the_connection_breaks(&far, &process(&server).await, TTL, cut, mend).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_becomes_idle_after_its_connection_broke_is_had_by_another() {
+    let server = server().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let far = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let here = Locker::builder(far).ttl(TTL).warm(true).build();
+    let there = Locker::builder(process(&server).await).ttl(TTL).build();
+    let guard = here.lock("k").await.unwrap();
+    proxy.cut();
+    proxy.wait_for(|it| it.open == 0 || 0 < it.cut).await.unwrap();
+    // What keeps it is there again; whether anybody can call its process is another question.
+    guard.release().await.unwrap();
+    within("what is idle", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::Backend as _;
 use lockkeeper_core::{Locker, LostReason};
 use lockkeeper_servers as servers;
+use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_sql::Postgres;
 use lockkeeper_testkit::warm;
 
@@ -74,4 +75,20 @@ async fn whoever_holds_for_a_moment_does_not_listen_and_who_may_not_keeps_nothin
     let locker = Locker::builder(deaf).ttl(TTL).warm(true).build();
     locker.lock("cold").await.unwrap().release().await.unwrap();
     assert_eq!(locker.lines(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_connection_is_no_recall_and_nobody_is_idle_without_one() {
+    let server = start().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
+    let far = Postgres::connect(&url).await.unwrap();
+    let (cut, mend) = (
+        async || {
+            proxy.refuse().await.unwrap();
+            proxy.cut();
+        },
+        async || proxy.accept().await.unwrap(),
+    );
+    warm::idle_goes_when_the_connection_breaks(&far, &process(&server).await, TTL, cut, mend).await;
 }

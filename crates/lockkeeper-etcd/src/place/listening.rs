@@ -111,7 +111,10 @@ impl EtcdPlace {
                 self.listen_inside(&look, asked_at);
                 true
             }
-            _ => false,
+            answer => {
+                self.called = answer.is_ok();
+                false
+            }
         }
     }
 
