@@ -30,7 +30,6 @@ use crate::connection::Failed;
 use crate::fault::{self, NAME};
 use crate::fences::Floor;
 use crate::grants::Granted;
-use crate::leave::Parting;
 use crate::linger;
 use crate::lower;
 use crate::session::Lease;
@@ -316,8 +315,7 @@ impl EtcdPlace {
             let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
             let wanted = own != revision && blockers.is_empty() && 1 < all;
             // The only one before us holds; of more than one we see the last, who waits.
-            let holder = others.kvs.first().filter(|_| !self.claim.patient && all == 1);
-            let idle = holder.and_then(may_be_idle);
+            let idle = self.met_idle(others.kvs.iter().filter(|_| all == 1));
             return Look { revision, blockers, next: true, ahead, wanted, theirs: None, idle, counter: None };
         }
         let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
@@ -325,8 +323,7 @@ impl EtcdPlace {
         let loads: Vec<Load> = line.iter().map(|it| it.1).collect();
         let blockers = admission::blockers(&loads[..at], self.claim.load);
         let next = matches!(blockers[..], [one] if loads[one].capacity <= loads[one].weight);
-        let idle =
-            (!self.claim.patient).then(|| blockers.iter().any(|it| may_be_idle(line[*it].0) == Some(true)));
+        let idle = self.met_idle(blockers.iter().map(|it| line[*it].0));
         // Whoever takes all waits until they are gone; a sharer may also fit in when one of them weighs less.
         let shares = !self.claim.load.is_exclusive();
         let blocker = |it: usize| (line[it].0.key.clone(), shares.then_some(loads[it]));
@@ -386,22 +383,11 @@ impl EtcdPlace {
         }
         lease.proof.proven_until() - called_at
     }
-
-    /// What is left of us in the store.
-    fn parting(&self, lease: Arc<Lease>) -> Parting {
-        let (line, key, id) = (self.line.clone(), self.key.clone(), self.claim.id);
-        Parting { lease, line, key, id, revision: self.revision, unsure: self.unsure }
-    }
 }
 
 /// A key that is no claim of ours takes no room.
 fn load(kv: &KeyValue) -> Option<Load> {
     Record::read(&kv.value).map(|it| it.load)
-}
-
-/// Whether whoever made this key keeps its locks, if the key says who did.
-fn may_be_idle(kv: &KeyValue) -> Option<bool> {
-    Record::read(&kv.value).map(|it| it.label.warm)
 }
 
 impl Place for EtcdPlace {
@@ -429,21 +415,7 @@ impl Place for EtcdPlace {
         let Some(lease) = self.lease.clone() else {
             return std::future::pending().await;
         };
-        let inside = self.counter.is_some();
-        let broken = (inside && self.claim.label.warm).then(|| Box::pin(self.store.wake.when_broken()));
-        let deaf = async {
-            match broken {
-                Some(broken) => broken.await,
-                None => std::future::pending().await,
-            }
-        };
-        self.called = true;
-        let broke = tokio::select! {
-            () = self.told() => false,
-            () = lease.proof.when_lost() => false,
-            () = deaf => true,
-        };
-        self.called &= !broke;
+        self.listen(&lease).await;
     }
 
     fn was_called(&self) -> bool {

@@ -67,7 +67,7 @@ pub struct RedisPlace {
     bell: Option<Arc<Bell>>,
     /// What rang it last was a call.
     called: bool,
-    /// The desk from which we asked last: what concerns us is told there.
+    /// Where messages find us since we asked last.
     desk: Option<Arc<Desk>>,
 }
 
@@ -161,16 +161,30 @@ impl RedisPlace {
         }
     }
 
+    /// Where messages find us: where we ask, unless what we hold may be idle. Then it is on our own thread: the application may stand
+    /// still while another wants the lock.
+    async fn told_at(&self, desk: &Arc<Desk>) -> Result<Arc<Desk>> {
+        if !self.claim.label.warm {
+            return Ok(desk.clone());
+        }
+        let own = self.store.own_desk(TAKING)?;
+        if own.ears.is_none() && !own.commands.is_open_for(self.tag) {
+            Box::pin(own.commands.open(TAKING, self.tag)).await?;
+        }
+        Ok(own)
+    }
+
     /// Ask. What is held already is lifted over our floor if `lift` says so.
     async fn ask_store(&mut self, lift: bool) -> Result<Turn> {
         let desk = self.store.desk(TAKING)?;
+        let told_at = self.told_at(&desk).await?;
         // Nobody stands in line who does not hear yet: it would be passed over.
-        let hears = desk.ears.as_ref().is_none_or(|it| it.listens_to(self.tag));
+        let hears = told_at.ears.as_ref().is_none_or(|it| it.listens_to(self.tag));
         self.joins = self.claim.patient && hears;
         self.asks += 1;
         record::set_ask(&mut self.record, self.asks);
-        record::set_process(&mut self.record, &desk.process);
-        self.desk = Some(desk.clone());
+        record::set_process(&mut self.record, &told_at.process);
+        self.desk = Some(told_at);
         let (mut ttl, mut least) = ([0; 20], [0; 20]);
         let least = least_counter(self.floor, self.joins, &mut least);
         let args: [&[u8]; 4] = [&self.record, digits(self.ttl_ms, &mut ttl), least, b"1"];
@@ -267,8 +281,7 @@ impl RedisPlace {
 
     /// Listen for messages about this lock, if we do not yet.
     async fn listen(&self) -> Result<()> {
-        let desk = self.store.desk(LISTENING)?;
-        match &desk.ears {
+        match self.desk.as_ref().and_then(|it| it.ears.as_ref()) {
             Some(ears) => ears.listen_to(LISTENING, self.tag).await,
             None => Ok(()),
         }

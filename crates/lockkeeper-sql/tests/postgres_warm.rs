@@ -92,3 +92,17 @@ async fn a_broken_connection_is_no_recall_and_nobody_is_idle_without_one() {
     );
     warm::idle_goes_when_the_connection_breaks(&far, &process(&server).await, TTL, cut, mend).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recall_is_answered_while_the_application_stands_still_and_many_of_its_callers_wait() {
+    let server = start().await;
+    let url = server.url();
+    let connect = async move || Postgres::connect(&url).await.unwrap();
+    warm::recalled_while_its_application_stands_still(connect, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_readers_of_two_processes_go_for_a_writer() {
+    let server = start().await;
+    warm::idle_readers_go_for_a_writer(&process(&server).await, &process(&server).await, TTL).await;
+}

@@ -36,3 +36,17 @@ async fn whoever_tries_gets_what_is_idle_and_waits_for_nothing_else() {
     let servers = Servers::start(1).await;
     warm::tried(&process(&servers).await, &process(&servers).await, TTL).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recall_is_answered_while_the_application_stands_still_and_many_of_its_callers_wait() {
+    let server = Servers::start(1).await;
+    let url = server.url_of_all(TTL);
+    let connect = async move || Etcd::connect(&url).await.unwrap();
+    warm::recalled_while_its_application_stands_still(connect, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_readers_of_two_processes_go_for_a_writer() {
+    let servers = Servers::start(1).await;
+    warm::idle_readers_go_for_a_writer(&process(&servers).await, &process(&servers).await, TTL).await;
+}

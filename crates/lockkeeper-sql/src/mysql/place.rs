@@ -70,6 +70,8 @@ pub struct MysqlPlace {
     pub(super) found: Option<Grant>,
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
+    /// While we hold: the last look was answered.
+    pub(super) called: bool,
     pub(super) pace: Pace,
     /// Rings when it may be our turn.
     pub(super) bell: Arc<Bell>,
@@ -99,6 +101,7 @@ impl MysqlPlace {
             compared: false,
             found: None,
             knows_wanted: false,
+            called: true,
             pace: Pace::new(),
             bell: Arc::default(),
             watch: None,
@@ -305,6 +308,10 @@ impl Place for MysqlPlace {
 
     async fn changed(&mut self) {
         self.look_until_changed().await;
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
