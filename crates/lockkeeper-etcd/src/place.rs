@@ -46,6 +46,7 @@ const RENEWING: &str = "renewing the lock";
 
 /// A place in a line of [`Etcd`](crate::Etcd).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct EtcdPlace {
     store: Arc<Store>,
     claim: Claim,

@@ -45,6 +45,7 @@ pub(super) enum Whereabouts {
 
 /// A claim's place in a line of [`Mysql`](super::Mysql).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct MysqlPlace {
     pub(super) store: Arc<Store>,
     pub(super) claim: Arc<Claim>,
