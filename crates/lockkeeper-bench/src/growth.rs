@@ -126,13 +126,11 @@ fn stand_alone(stage: &str, store: &str, most: usize) -> Answer<()> {
     let store = STORES.iter().find(|it| it.name() == store).copied().ok_or("there is no such store")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
-        match tokio::time::timeout(STAGE_MAX, of_store(stage, store, most)).await {
-            Ok(done) => done,
-            Err(_) => {
-                say(&format!("ended after {STAGE_MAX:?}: what is known by now stays"));
-                tell(&Figures::CutShort(stage.to_owned()))
-            }
+        if let Ok(done) = tokio::time::timeout(STAGE_MAX, of_store(stage, store, most)).await {
+            return done;
         }
+        say(&format!("ended after {STAGE_MAX:?}: what is known by now stays"));
+        tell(&Figures::CutShort(stage.to_owned()))
     })
 }
 
