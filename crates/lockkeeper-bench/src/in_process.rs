@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::Outcome;
 use crate::measure::{beside, more_than};
-use crate::report::{Bound, Row};
+use crate::report::{Bound, Row, say};
 
 const SHARDS: usize = 64;
 const NAMES: usize = 1000;
@@ -43,33 +43,45 @@ impl ByHand {
 
 pub(crate) fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(vec![uncontended(&runtime), contended(&runtime), metered(&runtime)])
+    let several = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let what =
+        "in-process lock + unlock, uncontended, 1,000 names, beside a sharded map of `tokio::sync::Mutex`";
+    Ok(vec![
+        uncontended(&runtime, what),
+        uncontended(&several, "the same on `multi_thread`"),
+        contended(&runtime),
+        metered(&runtime),
+    ])
 }
 
-fn uncontended(runtime: &Runtime) -> Row {
-    const OPS: u32 = 200_000;
-    let names: Vec<String> = (0..NAMES).map(|it| format!("orders/{it}")).collect();
-    let in_turn = || names.iter().cycle().take(OPS as usize);
-    let (locker, by_hand) = (Locker::new(Memory::default()), ByHand::new());
+/// As a task of the runtime, which is what a program does on either kind.
+fn uncontended(runtime: &Runtime, what: &'static str) -> Row {
+    const OPS: usize = 200_000;
+    let names: Arc<Vec<String>> = Arc::new((0..NAMES).map(|it| format!("orders/{it}")).collect());
+    let (locker, by_hand) = (Locker::new(Memory::default()), Arc::new(ByHand::new()));
     let ours = || {
-        runtime.block_on(async {
-            for name in in_turn() {
+        let (names, locker) = (names.clone(), locker.clone());
+        as_task(runtime, async move {
+            for name in names.iter().cycle().take(OPS) {
                 drop(locker.lock(name).await);
             }
         });
     };
     let theirs = || {
-        runtime.block_on(async {
-            for name in in_turn() {
+        let (names, by_hand) = (names.clone(), by_hand.clone());
+        as_task(runtime, async move {
+            for name in names.iter().cycle().take(OPS) {
                 drop(by_hand.get(name).lock_owned().await);
             }
         });
     };
-    Row::of_times(
-        "in-process lock + unlock, uncontended, 1,000 names, beside a sharded map of `tokio::sync::Mutex`",
-        beside(OPS, ours, theirs),
-        1.5,
-    )
+    Row::of_times(what, beside(u32::try_from(OPS).unwrap_or(1), ours, theirs), 1.5)
+}
+
+fn as_task(runtime: &Runtime, work: impl Future<Output = ()> + Send + 'static) {
+    if let Err(error) = runtime.block_on(runtime.spawn(work)) {
+        say(&format!("a side of a comparison failed: {error}"));
+    }
 }
 
 /// What it costs to be counted.

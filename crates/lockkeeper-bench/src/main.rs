@@ -5,6 +5,7 @@ mod crowd;
 mod growth;
 mod in_process;
 mod load;
+mod lost;
 mod macros;
 mod measure;
 mod names;
@@ -47,6 +48,7 @@ const SUITES: &[Suite] = &[
     ("redis-wanted", "Redis, one key that many want", redis::wanted),
     ("redis-kept", "Redis, 10,000 locks held", redis::kept),
     ("warm", "Warm locks", warm::run),
+    ("lost", "From a break to `lost()`", lost::run),
     ("rooms", "Rooms: shared locks, permits, several keys, barriers, elections", rooms::run),
     ("serve", "Locks over HTTP, and the console", serve::run),
     ("waiting", "One lock, many waiting processes", load::waiting),

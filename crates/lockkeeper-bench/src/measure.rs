@@ -51,6 +51,27 @@ pub(crate) async fn beside_requests(
     Ok((median(&mut one), median(&mut other)))
 }
 
+/// The same as tasks of the present runtime: each call does as many operations as it is told.
+pub(crate) async fn beside_tasks<A, B>(
+    ours: impl Fn(u32) -> A,
+    theirs: impl Fn(u32) -> B,
+) -> Answer<(Duration, Duration)>
+where
+    A: Future<Output = Answer<()>> + Send + 'static,
+    B: Future<Output = Answer<()>> + Send + 'static,
+{
+    let (mut one, mut other, clock) = (Vec::new(), Vec::new(), Clock::boot());
+    for _ in 0..SERVER_TURNS {
+        let start = clock.now();
+        tokio::spawn(ours(SERVER_OPS)).await??;
+        one.push((clock.now() - start) / SERVER_OPS);
+        let start = clock.now();
+        tokio::spawn(theirs(SERVER_OPS)).await??;
+        other.push((clock.now() - start) / SERVER_OPS);
+    }
+    Ok((median(&mut one), median(&mut other)))
+}
+
 async fn turn(work: &mut impl AsyncFnMut() -> Answer<()>) -> Answer<Duration> {
     let clock = Clock::boot();
     let start = clock.now();

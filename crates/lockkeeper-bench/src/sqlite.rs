@@ -1,5 +1,6 @@
 //! SQLite locks beside the same statements issued bare, and the local queue beside none.
 
+use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ const CROWD_SPAN: Duration = Duration::from_secs(2);
 
 pub(crate) fn run() -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let several = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut rows = vec![
         uncontended(
             &runtime,
@@ -25,7 +27,13 @@ pub(crate) fn run() -> Outcome {
             1.2,
             "SQLite lock + unlock, uncontended, beside the bare statements",
         )?,
-        uncontended(&runtime, Durability::Full, 1.5, "the same with `durability=full`")?,
+        uncontended(&several, Durability::Normal, 1.2, "the same on `multi_thread`")?,
+        uncontended(
+            &runtime,
+            Durability::Full,
+            1.5,
+            "SQLite lock + unlock with `durability=full`, beside the bare statements",
+        )?,
         queue(&runtime)?,
     ];
     rows.extend(hand_offs(&runtime)?);
@@ -54,25 +62,27 @@ fn uncontended(runtime: &Runtime, durability: Durability, most: f64, what: &'sta
     let locker = Locker::new(backend);
     runtime.block_on(async { locker.lock("warm").await?.release().await })?;
     let bare = Bare::open(&path, durability)?;
-    let mut failed = None;
+    let mut failed: Option<Box<dyn Error + Send + Sync>> = None;
     let times = beside(
         ops,
         || {
-            runtime.block_on(async {
-                for _ in 0..ops {
-                    match locker.lock("orders/42").await {
-                        Ok(guard) => drop(guard.release().await),
-                        Err(error) => failed = Some(error),
-                    }
-                }
-            });
+            let done = runtime.block_on(runtime.spawn(cycles(locker.clone(), ops)));
+            failed = done.map_err(Into::into).and_then(|it| it).err().or(failed.take());
         },
         || (0..ops).for_each(|_| drop(bare.cycle("orders/43"))),
     );
     match failed {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error),
         None => Ok(Row::of_times(what, times, most)),
     }
+}
+
+/// As a task of the runtime, which is what a program does on either kind.
+async fn cycles(locker: Locker, count: u32) -> Answer<()> {
+    for _ in 0..count {
+        locker.lock("orders/42").await?.release().await?;
+    }
+    Ok(())
 }
 
 /// The statements of a lock and an unlock on a connection of the caller's own thread.

@@ -332,3 +332,73 @@ fn nobody_is_woken_while_the_store_inside_this_process_is_locked() {
     over.recv_timeout(HANG).expect("whoever was woken could not look into the store");
     assert_eq!(heard.iter().collect::<Vec<_>>(), [1, 1, 1], "the holder, who waits, the holder");
 }
+
+/// A store whose connection can break: its holders are told then, and nobody called.
+#[derive(Clone, Debug, Default)]
+struct Breaking(Memory, Arc<Notify>);
+
+struct BreakingPlace {
+    inner: MemoryPlace,
+    broke: Arc<Notify>,
+    called: bool,
+}
+
+impl Backend for Breaking {
+    type Place = BreakingPlace;
+
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn enter(&self, claim: Claim) -> BreakingPlace {
+        BreakingPlace { inner: self.0.enter(claim), broke: self.1.clone(), called: true }
+    }
+}
+
+impl Place for BreakingPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        self.inner.turn().await
+    }
+
+    async fn changed(&mut self) {
+        self.called = tokio::select! {
+            () = self.inner.changed() => true,
+            () = self.broke.notified() => false,
+        };
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.inner.renew().await
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        self.inner.leave().await
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_ends_what_is_idle_and_is_no_recall() {
+    // More than a walk over all idle locks needs.
+    const MANY: usize = 40;
+    let (store, cooled) = (Breaking::default(), Cooled::default());
+    let locker = Locker::builder(store.clone()).ttl(HOUR).warm(true).observer(cooled.clone()).build();
+    let all = async || {
+        for nth in 0..MANY {
+            cycle(&locker, &format!("k/{nth}")).await;
+        }
+    };
+    all().await;
+    assert_eq!(locker.lines(), MANY);
+    until(async || {
+        store.1.notify_waiters();
+        locker.lines() == 0
+    })
+    .await;
+    assert!(cooled.all().iter().all(|it| it.1 == CooledBy::Recall));
+    all().await;
+    assert_eq!(locker.lines(), MANY, "nobody had wanted any of them");
+}

@@ -62,6 +62,10 @@ impl<P: Place> Place for CountingPlace<P> {
         self.inner.changed().await;
     }
 
+    fn was_called(&self) -> bool {
+        self.inner.was_called()
+    }
+
     async fn renew(&mut self) -> Result<Renewal> {
         self.trips.count();
         self.inner.renew().await

@@ -30,7 +30,6 @@ use crate::connection::Failed;
 use crate::fault::{self, NAME};
 use crate::fences::Floor;
 use crate::grants::Granted;
-use crate::leave::Parting;
 use crate::linger;
 use crate::lower;
 use crate::session::Lease;
@@ -47,6 +46,7 @@ const RENEWING: &str = "renewing the lock";
 
 /// A place in a line of [`Etcd`](crate::Etcd).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct EtcdPlace {
     store: Arc<Store>,
     claim: Claim,
@@ -74,6 +74,8 @@ pub struct EtcdPlace {
     watched: Vec<Blocker>,
     /// As of which revision we know the line while we are inside, and when we looked.
     seen: (i64, Moment),
+    /// While we are inside: somebody called us when we last heard something.
+    called: bool,
 }
 
 /// What a look at the line is worth.
@@ -101,6 +103,8 @@ struct Look {
     wanted: bool,
     /// The capacity that others name, if it is another than ours.
     theirs: Option<u32>,
+    /// For who only tries: whether somebody who keeps us out may be idle, if the look tells.
+    idle: Option<bool>,
     /// What the write that may have let us in is worth as a fence, if it is.
     counter: Option<u64>,
 }
@@ -124,6 +128,7 @@ impl EtcdPlace {
             watches: Vec::new(),
             watched: Vec::new(),
             seen: (0, Moment::from_nanos(0)),
+            called: true,
         }
     }
 
@@ -176,7 +181,9 @@ impl EtcdPlace {
     async fn join(&mut self, lease: &Lease, floor: Floor) -> Result<Option<Look>> {
         let value = Record::text_of(&self.claim);
         let mut compare = vec![created_at(&self.key, 0), written_at(&lease.marker, lease.epoch())];
-        let line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
+        let mut line = if self.is_alone() { newest(&self.line, None) } else { oldest_first(&self.line) };
+        // Who only tries wants to know whether the one in its way may be idle.
+        line.keys_only &= self.claim.patient;
         let success = if self.is_alone() {
             if !self.claim.patient {
                 compare.push(nobody_in(&self.line));
@@ -308,13 +315,16 @@ impl EtcdPlace {
             let all = u64::try_from(others.count).unwrap_or(0);
             let ahead = if own == revision || own == 0 { all } else { all.saturating_sub(1) };
             let wanted = own != revision && blockers.is_empty() && 1 < all;
-            return Look { revision, blockers, next: true, ahead, wanted, theirs: None, counter: None };
+            // The only one before us holds; of more than one we see the last, who waits.
+            let idle = self.met_idle(others.kvs.iter().filter(|_| all == 1));
+            return Look { revision, blockers, next: true, ahead, wanted, theirs: None, idle, counter: None };
         }
         let line: Vec<(&KeyValue, Load)> = others.kvs.iter().filter_map(|it| Some((it, load(it)?))).collect();
         let at = line.iter().position(|it| it.0.key == self.key).unwrap_or(line.len());
         let loads: Vec<Load> = line.iter().map(|it| it.1).collect();
         let blockers = admission::blockers(&loads[..at], self.claim.load);
         let next = matches!(blockers[..], [one] if loads[one].capacity <= loads[one].weight);
+        let idle = self.met_idle(blockers.iter().map(|it| line[*it].0));
         // Whoever takes all waits until they are gone; a sharer may also fit in when one of them weighs less.
         let shares = !self.claim.load.is_exclusive();
         let blocker = |it: usize| (line[it].0.key.clone(), shares.then_some(loads[it]));
@@ -322,7 +332,7 @@ impl EtcdPlace {
         let wanted = admission::inside(&loads) < loads.len();
         let ahead = u64::try_from(at).unwrap_or(u64::MAX);
         let theirs = self.claim.load.differing(loads);
-        Look { revision, blockers, next, ahead, wanted, theirs, counter: None }
+        Look { revision, blockers, next, ahead, wanted, theirs, idle, counter: None }
     }
 
     /// Ask until we know: am I inside? Answers what the last look said.
@@ -374,12 +384,6 @@ impl EtcdPlace {
         }
         lease.proof.proven_until() - called_at
     }
-
-    /// What is left of us in the store.
-    fn parting(&self, lease: Arc<Lease>) -> Parting {
-        let (line, key, id) = (self.line.clone(), self.key.clone(), self.claim.id);
-        Parting { lease, line, key, id, revision: self.revision, unsure: self.unsure }
-    }
 }
 
 /// A key that is no claim of ours takes no room.
@@ -397,7 +401,7 @@ impl Place for EtcdPlace {
                 return Ok(self.wait(&look));
             }
             self.leave().await?;
-            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)));
+            return Ok(Turn::wait(self.claim.ttl / 3, Some(look.ahead)).may_be_idle(look.idle));
         }
         (self.wanted, self.seen) = (look.wanted, (look.revision, called_at));
         // The keeper renews after a third of the ttl; a proof that will not last until then is waited for.
@@ -412,10 +416,11 @@ impl Place for EtcdPlace {
         let Some(lease) = self.lease.clone() else {
             return std::future::pending().await;
         };
-        tokio::select! {
-            () = self.told() => {}
-            () = lease.proof.when_lost() => {}
-        }
+        self.listen(&lease).await;
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

@@ -90,6 +90,21 @@ impl Drop for Watch {
     }
 }
 
+/// How the stream is that carries all watches of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Health {
+    /// How often it broke so far.
+    breaks: u64,
+    /// No other has been opened since.
+    broken: bool,
+}
+
+impl Health {
+    fn breaks(&mut self) {
+        (self.breaks, self.broken) = (self.breaks + u64::from(!self.broken), true);
+    }
+}
+
 #[derive(Debug)]
 enum Order {
     Begin(i64, Entry),
@@ -114,6 +129,7 @@ pub(crate) struct Wake {
     next: AtomicI64,
     told: Arc<AtomicU64>,
     standing: Arc<LineWatches>,
+    health: watch::Receiver<Health>,
 }
 
 impl Wake {
@@ -121,9 +137,20 @@ impl Wake {
     pub(crate) fn start(connection: Arc<Connection>, grants: Arc<Grants>) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (told, standing) = (Arc::<AtomicU64>::default(), Arc::<LineWatches>::default());
+        let (tell, health) = watch::channel(Health::default());
         let watched = Watched { standing: standing.clone(), told: told.clone(), ..Watched::default() };
-        connection.driver.clone().spawn(serve(connection, grants, inbox, watched));
-        Wake { orders, next: AtomicI64::new(1), told, standing }
+        connection.driver.clone().spawn(serve(connection, grants, inbox, watched, tell));
+        Wake { orders, next: AtomicI64::new(1), told, standing, health }
+    }
+
+    /// Resolves when the stream breaks, or at once while it is broken: nothing is told until another is open.
+    pub(crate) fn when_broken(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut health = self.health.clone();
+        async move {
+            let before = health.borrow_and_update().breaks;
+            // An error means that its task is gone.
+            let _ = health.wait_for(|it| it.broken || it.breaks != before).await;
+        }
     }
 
     /// Watch from this revision on.
@@ -261,6 +288,7 @@ async fn serve(
     grants: Arc<Grants>,
     mut inbox: mpsc::UnboundedReceiver<Order>,
     mut watched: Watched,
+    health: watch::Sender<Health>,
 ) {
     let (mut pause, mut checked_at) = (PAUSE_MIN, connection.dials());
     loop {
@@ -275,11 +303,13 @@ async fn serve(
             () = connection.clock.sleep(connection.options.timeout) => None,
         };
         let Some(mut stream) = opened else {
+            health.send_modify(Health::breaks);
             connection.turn_away_from(at);
             connection.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
             continue;
         };
+        health.send_modify(|it| it.broken = false);
         let dials = connection.dials();
         if dials != checked_at && !is_intact(&connection, &grants, watched.reached).await {
             // What is replayed would be another history than the one we know.
@@ -290,6 +320,7 @@ async fn serve(
         checked_at = dials;
         let ended =
             follow(&connection, (at, replaced), &mut inbox, &mut watched, &mut stream, &mut pause).await;
+        health.send_modify(Health::breaks);
         match ended {
             None => return,
             Some(Heard::Fine) => continue,

@@ -10,7 +10,7 @@
 //!
 //! A connection is quickest on the runtime of those who use it: no thread must wake another. But a runtime may stand
 //! still, or end, while others need the store. So every runtime has connections of its own, and where one does not
-//! run, the locker's own does the work.
+//! run, the locker's own does the work. There, too, those are called who may be idle, whatever runtime they asked from.
 
 use std::collections::HashSet;
 use std::fmt;

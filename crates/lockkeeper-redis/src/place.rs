@@ -65,7 +65,9 @@ pub struct RedisPlace {
     /// We gave up; a further `turn` begins anew under another id.
     left: bool,
     bell: Option<Arc<Bell>>,
-    /// The desk from which we asked last: what concerns us is told there.
+    /// What rang it last was a call.
+    called: bool,
+    /// Where messages find us since we asked last.
     desk: Option<Arc<Desk>>,
 }
 
@@ -88,6 +90,7 @@ impl RedisPlace {
             waiting: false,
             left: false,
             bell: None,
+            called: false,
             desk: None,
             store,
             claim,
@@ -158,16 +161,30 @@ impl RedisPlace {
         }
     }
 
+    /// Where messages find us: where we ask, unless what we hold may be idle. Then it is on our own thread: the application may stand
+    /// still while another wants the lock.
+    async fn told_at(&self, desk: &Arc<Desk>) -> Result<Arc<Desk>> {
+        if !self.claim.label.warm {
+            return Ok(desk.clone());
+        }
+        let own = self.store.own_desk(TAKING)?;
+        if own.ears.is_none() && !own.commands.is_open_for(self.tag) {
+            Box::pin(own.commands.open(TAKING, self.tag)).await?;
+        }
+        Ok(own)
+    }
+
     /// Ask. What is held already is lifted over our floor if `lift` says so.
     async fn ask_store(&mut self, lift: bool) -> Result<Turn> {
         let desk = self.store.desk(TAKING)?;
+        let told_at = self.told_at(&desk).await?;
         // Nobody stands in line who does not hear yet: it would be passed over.
-        let hears = desk.ears.as_ref().is_none_or(|it| it.listens_to(self.tag));
+        let hears = told_at.ears.as_ref().is_none_or(|it| it.listens_to(self.tag));
         self.joins = self.claim.patient && hears;
         self.asks += 1;
         record::set_ask(&mut self.record, self.asks);
-        record::set_process(&mut self.record, &desk.process);
-        self.desk = Some(desk.clone());
+        record::set_process(&mut self.record, &told_at.process);
+        self.desk = Some(told_at);
         let (mut ttl, mut least) = ([0; 20], [0; 20]);
         let least = least_counter(self.floor, self.joins, &mut least);
         let args: [&[u8]; 4] = [&self.record, digits(self.ttl_ms, &mut ttl), least, b"1"];
@@ -247,7 +264,15 @@ impl RedisPlace {
     /// In a cluster a process hears of a slot only after it has subscribed there. Whoever waits did that before it stood in
     /// line; whoever holds does it here. `true` if it hears from now on, and did not before.
     async fn begins_to_hear(&self) -> bool {
-        let Some(ears) = self.desk.as_ref().and_then(|it| it.ears.as_ref()) else { return false };
+        let Some(desk) = &self.desk else { return false };
+        let Some(ears) = &desk.ears else {
+            // Whoever may be idle must not be deaf, and nobody else may need the connection that broke.
+            let deaf = !self.waiting && self.claim.label.warm && !desk.commands.is_open_for(self.tag);
+            if deaf {
+                let _ = Box::pin(desk.commands.open(LISTENING, self.tag)).await;
+            }
+            return deaf;
+        };
         // Boxed: what only a cluster does would be in every lock that is held.
         !self.waiting
             && !ears.listens_to(self.tag)
@@ -256,8 +281,7 @@ impl RedisPlace {
 
     /// Listen for messages about this lock, if we do not yet.
     async fn listen(&self) -> Result<()> {
-        let desk = self.store.desk(LISTENING)?;
-        match &desk.ears {
+        match self.desk.as_ref().and_then(|it| it.ears.as_ref()) {
             Some(ears) => ears.listen_to(LISTENING, self.tag).await,
             None => Ok(()),
         }
@@ -335,9 +359,15 @@ impl Place for RedisPlace {
         };
         // Somebody may have come before we could hear of it: then asking is worthwhile.
         if self.begins_to_hear().await {
+            self.called = false;
             return;
         }
         bell.rung().await;
+        self.called = bell.take_call();
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

@@ -32,6 +32,8 @@ pub(crate) struct Bell {
 #[derive(Debug, Default)]
 struct Heard {
     word: Option<Word>,
+    /// Somebody wants what it holds, or took it away.
+    called: bool,
     /// What its claim holds, as far as we know.
     holds: Option<Holding>,
     /// It was found that the claim does not hold any more what it held.
@@ -86,6 +88,17 @@ impl Bell {
         locked(&self.heard).holds.clone()
     }
 
+    /// Somebody wants what the claim holds.
+    fn call(&self) {
+        locked(&self.heard).called = true;
+        self.ring(None);
+    }
+
+    /// Whether somebody has called since this was asked last.
+    pub(crate) fn take_call(&self) -> bool {
+        std::mem::take(&mut locked(&self.heard).called)
+    }
+
     /// The last grant that came by message, once.
     pub(crate) fn take_word(&self) -> Option<Word> {
         locked(&self.heard).word.take()
@@ -111,7 +124,7 @@ fn deliver(bells: &Bells, message: &[u8]) {
     let Some((kind, rest)) = message.split_first() else { return };
     let Some((id, rest)) = rest.split_first_chunk::<16>() else { return };
     if let Some(bell) = bells.of(ClaimId::from_bytes(*id)) {
-        bell.ring((*kind == b'G').then(|| word(rest)).flatten());
+        if *kind == b'G' { bell.ring(word(rest)) } else { bell.call() }
     }
 }
 

@@ -33,6 +33,12 @@ pub(crate) struct Bell {
     rung: Notify,
     /// It is likely our turn: asking is worthwhile.
     called: AtomicBool,
+    /// Its claim holds, and listens for those who want that.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "only PostgreSQL's holders are called")
+    )]
+    holds: AtomicBool,
 }
 
 impl Bell {
@@ -55,6 +61,18 @@ impl Bell {
     /// The call is answered.
     pub(crate) fn answered(&self) {
         self.called.store(false, Ordering::Release);
+    }
+
+    /// From now on its claim holds, or does not any more.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn hold(&self, holds: bool) {
+        self.holds.store(holds, Ordering::Release);
+    }
+
+    /// Whether its claim holds, and listens.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.load(Ordering::Acquire)
     }
 
     /// Wait until it rings, or has rung since it was last heard.

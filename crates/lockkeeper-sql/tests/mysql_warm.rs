@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_core::Locker;
 use lockkeeper_core::backend::Backend as _;
+use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::{MariaDb, MariaDbOptions, Mysql as MysqlServer, MysqlOptions};
 use lockkeeper_sql::mysql::Mysql;
 use lockkeeper_testkit::warm;
@@ -51,6 +52,23 @@ macro_rules! warm_locks {
                 let allowed =
                     |span: Duration| u64::try_from(span.as_millis() * LOOKS_PER_SECOND / 1000).unwrap() + 10;
                 warm::taken_again_without_a_word(&process(&server).await, TTL, asked, allowed).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn a_broken_connection_is_no_recall_and_nobody_is_idle_without_one() {
+                let server = start().await;
+                let proxy = Proxy::start(server.port()).await.unwrap();
+                let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
+                let far = Mysql::connect(&url).await.unwrap();
+                let (cut, mend) = (
+                    async || {
+                        proxy.refuse().await.unwrap();
+                        proxy.cut();
+                    },
+                    async || proxy.accept().await.unwrap(),
+                );
+                warm::idle_goes_when_the_connection_breaks(&far, &process(&server).await, TTL, cut, mend)
+                    .await;
             }
 
             #[tokio::test(flavor = "multi_thread")]

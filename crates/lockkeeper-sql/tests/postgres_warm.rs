@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::Backend as _;
 use lockkeeper_core::{Locker, LostReason};
 use lockkeeper_servers as servers;
+use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_sql::Postgres;
 use lockkeeper_testkit::warm;
 
@@ -74,4 +75,34 @@ async fn whoever_holds_for_a_moment_does_not_listen_and_who_may_not_keeps_nothin
     let locker = Locker::builder(deaf).ttl(TTL).warm(true).build();
     locker.lock("cold").await.unwrap().release().await.unwrap();
     assert_eq!(locker.lines(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_connection_is_no_recall_and_nobody_is_idle_without_one() {
+    let server = start().await;
+    let proxy = Proxy::start(server.port()).await.unwrap();
+    let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
+    let far = Postgres::connect(&url).await.unwrap();
+    let (cut, mend) = (
+        async || {
+            proxy.refuse().await.unwrap();
+            proxy.cut();
+        },
+        async || proxy.accept().await.unwrap(),
+    );
+    warm::idle_goes_when_the_connection_breaks(&far, &process(&server).await, TTL, cut, mend).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recall_is_answered_while_the_application_stands_still_and_many_of_its_callers_wait() {
+    let server = start().await;
+    let url = server.url();
+    let connect = async move || Postgres::connect(&url).await.unwrap();
+    warm::recalled_while_its_application_stands_still(connect, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_readers_of_two_processes_go_for_a_writer() {
+    let server = start().await;
+    warm::idle_readers_go_for_a_writer(&process(&server).await, &process(&server).await, TTL).await;
 }

@@ -129,6 +129,10 @@ impl<P: Place> Place for ChaosPlace<P> {
         let _ = self.network.carry(Verb::Changed, changed).await;
     }
 
+    fn was_called(&self) -> bool {
+        self.inner.was_called()
+    }
+
     async fn renew(&mut self) -> Result<Renewal> {
         self.network.carry(Verb::Renew, self.inner.renew()).await
     }

@@ -10,14 +10,15 @@
 )]
 
 use std::future::IntoFuture;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use lockkeeper_core::backend::{Backend, Place};
+use lockkeeper_core::backend::{Backend, Place, Renewal, Turn};
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{CooledBy, Event, Observer, Verb};
-use lockkeeper_core::{Clock, Key, Locker, LostReason};
+use lockkeeper_core::{Claim, Clock, Key, Label, Locker, LostReason};
+use tokio::sync::oneshot;
 
 /// Only a hang takes longer.
 const HANG: Duration = Duration::from_secs(60);
@@ -187,4 +188,150 @@ where
         }
     })
     .await;
+}
+
+/// What is idle goes at once when the connection breaks by which its process would be called, also while no other can be opened;
+/// and that is no call: nobody wanted it. `cut` breaks the connection of `here` for good, until `mend`.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn idle_goes_when_the_connection_breaks<B: Backend<Place: Place> + Clone>(
+    here: &B,
+    there: &B,
+    ttl: Duration,
+    cut: impl AsyncFn(),
+    mend: impl AsyncFn(),
+) {
+    let went = Went::default();
+    let holder = Locker::builder(here.clone()).ttl(ttl).warm(true).observer(went.clone()).build();
+    cycle(&holder, "cut").await;
+    cut().await;
+    soon("its end", nothing_idle(&holder)).await;
+    mend().await;
+    assert_eq!(*locked(&went.0), [CooledBy::Recall], "it went because nobody could have called");
+    soon("the lock", async { there_takes(there, "cut", ttl).await }).await;
+    // Whoever is given back while there is no connection must not stay, either.
+    let guard = holder.lock("cut in use").await.unwrap();
+    cut().await;
+    drop(guard);
+    soon("its end", nothing_idle(&holder)).await;
+    mend().await;
+    is_no_call(here, there, ttl, cut, mend).await;
+}
+
+async fn there_takes<B: Backend<Place: Place> + Clone>(there: &B, name: &str, ttl: Duration) {
+    let locker = Locker::builder(there.clone()).ttl(ttl).wait_at_most(HANG).build();
+    locker.lock(name).await.unwrap().release().await.unwrap();
+}
+
+async fn nothing_idle(locker: &Locker) {
+    while locker.lines() != 0 {
+        Clock::boot().sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A place that holds, and may be idle, resolves when the connection breaks and says that nobody called; afterwards it learns who wants it.
+async fn is_no_call<B: Backend<Place: Place>>(
+    here: &B,
+    there: &B,
+    ttl: Duration,
+    cut: impl AsyncFn(),
+    mend: impl AsyncFn(),
+) {
+    let (key, pause) = (Key::new("no call").unwrap(), Duration::from_millis(5));
+    let Label { host, pid, .. } = Label::of_this_process();
+    let label = Label::new(host, pid, None, Some("lockkeeper.warm".to_owned()));
+    assert!(label.warm);
+    let warm = Claim::new(key.clone(), ttl).unwrap().labelled(Arc::new(label));
+    let (mut holder, mut waiter) = (here.enter(warm), there.enter(Claim::new(key, ttl).unwrap()));
+    soon("the lock", holds(&mut holder)).await;
+    cut().await;
+    soon("a sign of the break", holder.changed()).await;
+    assert!(!holder.was_called(), "nobody wants it");
+    mend().await;
+    assert!(matches!(waiter.turn().await.unwrap(), Turn::Wait { .. }));
+    soon("a call", async {
+        loop {
+            holder.changed().await;
+            // Who comes while nothing can be heard is seen by asking, which any sign is a reason for.
+            if holder.was_called() || matches!(holder.renew().await, Ok(Renewal::Held { wanted: true, .. })) {
+                return;
+            }
+            Clock::boot().sleep(pause).await;
+        }
+    })
+    .await;
+    for place in [&mut holder, &mut waiter] {
+        soon("the end", async { while place.leave().await.is_err() {} }).await;
+    }
+}
+
+async fn holds(place: &mut impl Place) {
+    while !matches!(place.turn().await, Ok(Turn::Held(_))) {
+        Clock::boot().sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Others that this process waits for at the same time.
+const CROWD: usize = 20;
+
+/// What is idle is had elsewhere while the application of its process stands still, and as many of its callers wait as its connections
+/// can bear: whoever answers a recall needs nothing of theirs. `connect` makes a connection of the store, on a runtime that is
+/// blocked afterwards.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn recalled_while_its_application_stands_still<B, F>(
+    connect: impl FnOnce() -> F + Send + 'static,
+    there: &B,
+    ttl: Duration,
+) where
+    B: Backend<Place: Place> + Inspect + Clone,
+    F: Future<Output = B>,
+{
+    let other = Locker::builder(there.clone()).ttl(ttl).build();
+    let mut busy = Vec::new();
+    for nth in 0..CROWD {
+        busy.push(other.lock(format!("crowd/{nth}")).await.unwrap());
+    }
+    let (ready, idle) = oneshot::channel();
+    let (go_on, blocked) = mpsc::channel::<()>();
+    let application = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locker = locker(&connect().await, ttl);
+            cycle(&locker, "still").await;
+            let ask = |nth| tokio::spawn(locker.lock(format!("crowd/{nth}")));
+            let _waiting: Vec<_> = (0..CROWD).map(ask).collect();
+            // They ask, and stand in line.
+            Clock::boot().sleep(Duration::from_millis(200)).await;
+            ready.send(()).unwrap();
+            // Nothing of it runs until the other has the lock.
+            let _ = blocked.recv();
+        });
+    });
+    soon("an idle lock", idle).await.unwrap();
+    soon("the recall", other.lock("still")).await.unwrap().release().await.unwrap();
+    drop((go_on, busy));
+    tokio::task::spawn_blocking(move || application.join()).await.unwrap().unwrap();
+}
+
+/// Readers that are idle in two processes stay beside each other, and all go for one writer.
+///
+/// # Cancel safety
+/// Dropped half-way it leaves its locks to their ttl.
+pub async fn idle_readers_go_for_a_writer<B: Backend<Place: Place> + Clone>(
+    here: &B,
+    there: &B,
+    ttl: Duration,
+) {
+    let readers = [locker(here, ttl), locker(there, ttl)];
+    for reader in &readers {
+        reader.read("shared").await.unwrap().release().await.unwrap();
+    }
+    assert!(readers.iter().all(|it| it.lines() == 1), "no reader is in another's way");
+    let writer = Locker::builder(there.clone()).ttl(ttl).build();
+    let guard = soon("the recalls", writer.write("shared")).await.unwrap();
+    assert!(readers.iter().all(|it| it.lines() == 0));
+    guard.release().await.unwrap();
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
 use lockkeeper_core::{Claim, Load};
-use zookeeper_client::{Acls, Error};
+use zookeeper_client::{Acls, Error, SessionState};
 
 use crate::admin::session_line;
 use crate::fault::NAME;
@@ -69,6 +69,10 @@ pub struct ZooKeeperPlace {
     gone: HashSet<String>,
     /// How often we asked in vain since the line last changed, and how many stood before us.
     idle: (u32, usize),
+    /// For who only tries: the node of the one who holds.
+    in_the_way: Option<String>,
+    /// While we are inside: somebody called us when we last heard something.
+    called: bool,
 }
 
 /// What the end of whoever we watch means to us.
@@ -108,6 +112,8 @@ impl ZooKeeperPlace {
             worn_out: false,
             gone: HashSet::new(),
             idle: (0, 0),
+            in_the_way: None,
+            called: true,
         }
     }
 
@@ -239,6 +245,11 @@ impl ZooKeeperPlace {
             }
         }
         (self.watches, self.theirs, self.end) = (watches, look.theirs, end);
+        // Whoever stands alone before us holds.
+        self.in_the_way = match &paths[..] {
+            [one] if !self.claim.patient && look.ahead == 1 => Some(one.clone()),
+            _ => None,
+        };
         Ok(Next::Wait(look.ahead))
     }
 
@@ -317,8 +328,11 @@ impl Place for ZooKeeperPlace {
                 Next::Again => {}
                 Next::Wait(ahead) if self.claim.patient => return Ok(self.waits(ahead)),
                 Next::Wait(ahead) => {
-                    self.leave().await?;
-                    return Ok(self.waits(ahead));
+                    // Both are sent now, and cost one trip.
+                    let (store, asked) = (self.store.clone(), self.in_the_way.take());
+                    let (idle, left) = tokio::join!(may_be_idle(&store, &session, asked), self.leave());
+                    left?;
+                    return Ok(self.waits(ahead).may_be_idle(idle));
                 }
                 Next::Inside => {
                     let valid_for = session.proof.proven_until() - called_at;
@@ -341,10 +355,25 @@ impl Place for ZooKeeperPlace {
         let Some(session) = self.session.clone() else {
             return std::future::pending().await;
         };
-        tokio::select! {
-            () = self.told(&session) => {}
-            () = session.proof.when_lost() => {}
-        }
+        let inside = self.counter.is_some();
+        let state = (inside && self.claim.label.warm).then(|| Box::pin(when_disconnected(session.clone())));
+        let deaf = async {
+            match state {
+                Some(state) => state.await,
+                None => std::future::pending().await,
+            }
+        };
+        self.called = true;
+        let broke = tokio::select! {
+            () = self.told(&session) => false,
+            () = session.proof.when_lost() => false,
+            () = deaf => true,
+        };
+        self.called &= !broke;
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {
@@ -422,6 +451,21 @@ impl Place for ZooKeeperPlace {
 
     async fn lower(&mut self, load: Load) -> Result<bool> {
         self.mark_as(load).await
+    }
+}
+
+/// Whether whoever made this node keeps its locks, if it says so. It is only a hint: a fault does not matter.
+async fn may_be_idle(store: &Store, session: &Session, asked: Option<String>) -> Option<bool> {
+    let (data, _) = store.in_time(TAKING, session.client.get_data(&asked?)).await.ok()?.ok()?;
+    Record::read(&data).map(|it| it.label.warm)
+}
+
+/// Resolves when the connection breaks, or at once while it is broken: nothing is told until there is another.
+async fn when_disconnected(session: Arc<Session>) {
+    let mut state = session.client.state_watcher();
+    let mut now = state.state();
+    while now == SessionState::SyncConnected {
+        now = state.changed().await;
     }
 }
 

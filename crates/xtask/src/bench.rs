@@ -27,7 +27,15 @@ pub(crate) fn growth(words: &[&str]) -> Result<(), String> {
     shell::step("build", "cargo", &["build", "--profile", "bench", "--package", "lockkeeper-bench"])?;
     let at = |path: &str| shell::root().join(path).display().to_string();
     let (page, plot) = (at("docs/growth.md"), at("docs/growth.svg"));
-    shell::step("growth", &at(PROGRAM), &[&["growth", "--page", &page, "--plot", &plot][..], words].concat())
+    let words = [&["growth", "--page", &page, "--plot", &plot][..], words].concat();
+    let grown = shell::step("growth", &at(PROGRAM), &words);
+    let listed = fs::read_to_string(at("docs/SUMMARY.md")).is_ok_and(|it| it.contains("(growth.md)"));
+    if !listed {
+        shell::say(
+            "docs/SUMMARY.md does not list the page: add `- [Growth](growth.md)` beside the benchmarks",
+        );
+    }
+    grown
 }
 
 fn of_page(error: &std::io::Error) -> String {

@@ -34,8 +34,8 @@ cargo xtask COMMAND
   bench rivals [STORE…] [--seconds N] [--turns N] | --prepare
                  what people would take instead, beside ours, in a quarter of an hour; gets other languages' libraries, or does
                  only that; renews the sections of docs/rivals.md
-  bench growth [STORE…]
-                 what things cost as their number grows; writes docs/growth.md
+  bench growth [STORE…] [--most N]
+                 what things cost as their number grows, to a million or to N; writes docs/growth.md
   tests [WORD]   build all test programs, and run those with a word in their names, or all, several at once
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
   torture [STORE…] [--seconds N] [--seed N] [--faults A,B] [--write]

@@ -10,8 +10,8 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use super::hand_off;
-use crate::measure::beside_requests;
+use super::{cycles, hand_off, on_several};
+use crate::measure::beside_tasks;
 use crate::report::Row;
 use crate::rival::{Ours, Rival};
 use crate::{Answer, Outcome, crowd};
@@ -52,15 +52,11 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let locker =
         Locker::builder(Etcd::connect(&format!("etcd://{}", hosts.join(","))).await?).ttl(TTL).build();
     let channel = open(&format!("etcd://{}", hosts[0])).await?;
-    let lease = wire::LeaseGrantRequest { ttl: 600, id: 0 };
-    let lease = LeaseClient::new(channel.clone()).lease_grant(lease).await?.into_inner().id;
-    locker.lock("warm").await?.release().await?;
-    let times = beside_requests(
-        async || Ok(locker.lock("one").await?.release().await?),
-        async || bare(&channel, lease).await,
-    )
-    .await?;
-    let mut rows = vec![Row::of_times("lock + unlock, beside bare put-if-absent and delete", times, 1.15)];
+    let what = "lock + unlock, beside bare put-if-absent and delete";
+    let mut rows = vec![Row::of_times(what, free(locker.clone(), channel.clone()).await?, 1.15)];
+    if !three {
+        rows.push(Row::of_times("the same on `multi_thread`", several(hosts.clone()).await?, 1.15));
+    }
     let ours = crowd::here(vec![Ours::new(&locker)], 64, "crowd", hand_off::SPAN).await?.sound()?;
     let theirs = crowd::here(vec![ServerLock(channel)], 64, "rival", hand_off::SPAN).await?.sound()?;
     let what = "64 tasks of one process on one key, guards per second, beside the server's `Lock` call";
@@ -92,6 +88,38 @@ pub(crate) async fn run(three: bool) -> Outcome {
         rows.extend(processes::run(&url).await?);
     }
     Ok(rows)
+}
+
+/// On several threads.
+async fn several(hosts: Vec<String>) -> Answer<(Duration, Duration)> {
+    on_several(move || opened(hosts)).await
+}
+
+/// The same with connections of its own, which live on the present runtime.
+async fn opened(hosts: Vec<String>) -> Answer<(Duration, Duration)> {
+    let store = Etcd::connect(&format!("etcd://{}", hosts.join(","))).await?;
+    let channel = open(&format!("etcd://{}", hosts[0])).await?;
+    free(Locker::builder(store).ttl(TTL).build(), channel).await
+}
+
+/// A free lock, and the bare requests.
+async fn free(locker: Locker, channel: Channel) -> Answer<(Duration, Duration)> {
+    let lease = wire::LeaseGrantRequest { ttl: 600, id: 0 };
+    let lease = LeaseClient::new(channel.clone()).lease_grant(lease).await?.into_inner().id;
+    locker.lock("warm").await?.release().await?;
+    beside_tasks(
+        |count| cycles(locker.clone(), count),
+        |count| {
+            let channel = channel.clone();
+            async move {
+                for _ in 0..count {
+                    bare(&channel, lease).await?;
+                }
+                Ok(())
+            }
+        },
+    )
+    .await
 }
 
 /// What a server was asked so far, and how many heartbeats of leases were among it.
@@ -161,6 +189,13 @@ impl ServerLock {
 
     pub(crate) async fn connect(address: &str) -> Answer<Self> {
         Ok(ServerLock(dial(address).await?))
+    }
+
+    /// One bare trip: a read of a key that is not there.
+    pub(crate) async fn trip(&self) -> Answer<()> {
+        let key = wire::RangeRequest { key: Bytes::from_static(b"bare"), ..wire::RangeRequest::default() };
+        KvClient::new(self.0.clone()).range(key).await?;
+        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use lockkeeper_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lockkeeper_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
-use super::hand_off;
-use crate::measure::beside_requests;
+use super::{cycles, hand_off, on_several};
+use crate::measure::beside_tasks;
 use crate::report::Row;
 use crate::rival::{Ours, Rival};
 use crate::{Answer, Outcome, crowd};
@@ -32,13 +32,12 @@ pub(crate) async fn run(three: bool) -> Outcome {
     let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.mkdir("/bare/one", &folder).await?;
     client.mkdir("/rival", &folder).await?;
-    locker.lock("warm").await?.release().await?;
-    let times = beside_requests(
-        async || Ok(locker.lock("one").await?.release().await?),
-        async || bare(&client).await,
-    )
-    .await?;
-    let mut rows = vec![Row::of_times("lock + unlock, beside bare create, list and delete", times, 1.2)];
+    let what = "lock + unlock, beside bare create, list and delete";
+    let mut rows = vec![Row::of_times(what, free(locker.clone(), client.clone()).await?, 1.2)];
+    if !three {
+        let times = several(url.clone(), hosts[0].clone()).await?;
+        rows.push(Row::of_times("the same on `multi_thread`", times, 1.2));
+    }
     let ours = crowd::here(vec![Ours::new(&locker)], 64, "crowd", hand_off::SPAN).await?.sound()?;
     let theirs = crowd::here(vec![CrateLock(client)], 64, "/rival", hand_off::SPAN).await?.sound()?;
     let what = "64 tasks of one process on one key, guards per second, beside the client crate's own lock";
@@ -63,6 +62,35 @@ pub(crate) async fn run(three: bool) -> Outcome {
          what remains: decision 74",
     ));
     Ok(rows)
+}
+
+/// On several threads.
+async fn several(url: String, host: String) -> Answer<(Duration, Duration)> {
+    on_several(move || opened(url, host)).await
+}
+
+/// The same with connections of its own, which live on the present runtime.
+async fn opened(url: String, host: String) -> Answer<(Duration, Duration)> {
+    let locker = Locker::builder(ZooKeeper::connect(&url).await?).ttl(TTL).build();
+    free(locker, Client::connector().with_session_timeout(TTL).connect(&host).await?).await
+}
+
+/// A free lock, and the bare requests.
+async fn free(locker: Locker, client: Client) -> Answer<(Duration, Duration)> {
+    locker.lock("warm").await?.release().await?;
+    beside_tasks(
+        |count| cycles(locker.clone(), count),
+        |count| {
+            let client = client.clone();
+            async move {
+                for _ in 0..count {
+                    bare(&client).await?;
+                }
+                Ok(())
+            }
+        },
+    )
+    .await
 }
 
 async fn bare(client: &Client) -> Answer<()> {

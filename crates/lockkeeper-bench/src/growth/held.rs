@@ -26,7 +26,7 @@ const MEMORY_MAX: f64 = 8e9;
 /// As many are asked for at once.
 const AT_ONCE: usize = 2_000;
 /// Until all that was held is given back.
-const END_MAX: Duration = Duration::from_mins(2);
+const END_MAX: Duration = Duration::from_mins(1);
 
 /// What so many held locks cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,14 +70,14 @@ impl Held {
 }
 
 /// As many as can be taken in time, and what each stage costs.
-pub(super) async fn grow(site: &Site) -> Answer<()> {
+pub(super) async fn grow(site: &Site, most: usize) -> Answer<()> {
     let store = lockkeeper::open(&site.url()).await?;
     let (locker, clock) = (store.locker.ttl(TTL).build(), Clock::boot());
     locker.lock("first").await?.release().await?;
     let mut many =
         Many { site, inspect: store.inspect, at_start: memory(site).await?, guards: Vec::new(), clock };
     let mut last: Option<Held> = None;
-    for size in SIZES {
+    for size in SIZES.into_iter().filter(|it| *it <= most) {
         if last.as_ref().is_some_and(|it| !it.allows(size)) {
             break;
         }
@@ -103,7 +103,7 @@ pub(super) async fn grow(site: &Site) -> Answer<()> {
 }
 
 /// Bytes of this process and of the store.
-async fn memory(site: &Site) -> Answer<(u64, u64)> {
+pub(super) async fn memory(site: &Site) -> Answer<(u64, u64)> {
     Ok((resident(std::process::id()), site.bytes().await?))
 }
 

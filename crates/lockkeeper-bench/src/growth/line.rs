@@ -26,10 +26,10 @@ const TIMED_MAX: Duration = Duration::from_secs(5);
 /// How many stand in line, and what a hand-off takes then, in microseconds. Nothing where the line was not grown so far.
 pub(crate) type Curve = Vec<(usize, Option<f64>)>;
 
-pub(super) async fn grow<B: Backend>(backend: &B) -> Answer<()> {
+pub(super) async fn grow<B: Backend>(backend: &B, most: usize) -> Answer<()> {
     let (clock, mut line) = (Clock::boot(), Line::begin(backend).await?);
     let began = clock.now();
-    for size in SIZES {
+    for size in SIZES.into_iter().filter(|it| *it <= most) {
         while line.waiting.len() < size && clock.now() - began < GROW_MAX {
             line.join().await?;
         }

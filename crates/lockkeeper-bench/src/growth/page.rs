@@ -10,6 +10,8 @@ use crate::site::Store;
 
 pub(super) struct Page {
     pub(super) sheets: Vec<Sheet>,
+    /// Nothing was grown beyond this.
+    pub(super) most: usize,
 }
 
 /// A hand-off may cost so much more behind a line that is ten times as long.
@@ -26,14 +28,26 @@ impl Page {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let mut out = format!(
             "# Growth\n\nWritten by `cargo xtask bench growth`, never by hand: what things cost as their number grows, on one machine ({cores} cores,\n\
-             servers on loopback, started for this). A cell without a number was not reached in the time that a stage has (25 s to take\n\
-             locks, 20 s to build a line).\n\n![Cost against work]({picture})\n"
+             servers on loopback, started for this), up to {}. A cell without a number was not reached in the time that a stage has (25 s to\n\
+             take locks, 20 s to build a line).{}\n\n![Cost against work]({picture})\n",
+            self.most,
+            self.cut_short()
         );
         out += &self.lines();
         out += &self.keeping();
         out += &self.listing();
         out += &self.memory();
         out
+    }
+
+    /// What took too long as a whole, in words.
+    fn cut_short(&self) -> String {
+        let stages = |it: &Sheet| format!("{} ({})", it.store.title(), it.cut_short.join(", "));
+        let cut: Vec<String> = self.sheets.iter().filter(|it| !it.cut_short.is_empty()).map(stages).collect();
+        if cut.is_empty() {
+            return String::new();
+        }
+        format!("\nEnded before they were done, because they took more than six minutes: {}.", cut.join("; "))
     }
 
     /// Hand-offs against the length of the line.
@@ -111,24 +125,25 @@ impl Page {
         out
     }
 
+    /// Bytes for each key by what it is, and what those cost who only wait.
     fn memory(&self) -> String {
-        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, by what the processes have in memory (SQLite: by its files, PostgreSQL: by the size of its database): held, with the most locks of the tables above and after a round of renewals, here and in the \
-             store; waited for, and idle (a warm lock), here. The last column: a thousand names, held by one process and waited for by another \
-             with a ttl of 30 s.\n\n| store | held: client | held: store | waiting: client | idle: client | requests per second of 1,000 holders and 1,000 idle waiters |\n|---|---|---|---|---|---|\n"
+        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, here (by what this process has in memory) and in the store (Redis: what it says it uses; SQLite: its files; PostgreSQL: its database; \
+             else what the server's process has in memory, which does not always grow with what is kept): held, with the most locks of the tables above and after a round of renewals; waited for, beside its holder; idle (a warm lock). The last two columns: \
+             requests per second of so many names that one process holds, and what it is more when another waits for all of them, with a ttl of 30 s.\n\n\
+             | store | held: client | held: store | waiting: client | waiting: store | idle: client | idle: store | names | their holders | those who wait |\n|---|---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
         for sheet in &self.sheets {
-            let unknown = || "–".to_owned();
-            let known = |it: Option<f64>| it.map_or_else(unknown, |it| format!("{it:.0}"));
-            let (held, waiting) = (sheet.held.last().map(|it| it.bytes), sheet.waiting.as_ref());
-            let requests = waiting.filter(|_| sheet.store != Store::Sqlite);
-            let cells = [
-                known(held.map(|it| it.0)),
-                known(held.map(|it| it.1)),
-                known(waiting.map(|it| it.bytes)),
-                known(waiting.and_then(|it| it.idle)),
-                requests.map_or_else(unknown, |it| format!("{:.1}", it.requests)),
-            ];
-            row(&mut out, sheet.store.title(), cells.into_iter());
+            let known = |it: Option<f64>| it.map_or_else(|| "–".to_owned(), |it| format!("{it:.0}"));
+            let rate = |it: Option<f64>| it.map_or_else(|| "–".to_owned(), |it| format!("{it:.1}"));
+            let held = sheet.held.last().map(|it| it.bytes);
+            let (waits, idle) = (sheet.waiting.as_ref(), sheet.idle.as_ref().map(|it| it.bytes));
+            let waiting = waits.map(|it| it.bytes);
+            let asked = waits.filter(|_| sheet.store != Store::Sqlite);
+            let bytes = [held, waiting, idle].into_iter();
+            let bytes = bytes.flat_map(|it| [known(it.map(|it| it.0)), known(it.map(|it| it.1))]);
+            let names = waits.map_or_else(|| "–".to_owned(), |it| it.names.to_string());
+            let rates = [rate(asked.map(|it| it.holders)), rate(asked.map(|it| it.requests))];
+            row(&mut out, sheet.store.title(), bytes.chain([names]).chain(rates));
         }
         out
     }
@@ -172,5 +187,15 @@ mod tests {
         assert_eq!(grows(&sheet(vec![(1, Some(100.0)), (10, Some(110.0)), (100, None)])), None);
         let steep = grows(&sheet(vec![(1, Some(100.0)), (10, Some(110.0)), (100, Some(330.0))]));
         assert_eq!(steep.as_deref(), Some("Redis (3.00 × from 10 to 100)"));
+    }
+
+    #[test]
+    fn what_took_too_long_is_named_and_what_is_known_of_it_stays() {
+        let mut page = Page { sheets: vec![Sheet::of(Store::Redis)], most: 1000 };
+        assert_eq!(page.cut_short(), "");
+        page.sheets[0].read("line 1 41.75").unwrap();
+        page.sheets[0].read("cut-short line").unwrap();
+        let text = page.text("growth.svg");
+        assert!(text.contains("Redis (line).") && text.contains("| Redis | 42 |"), "{text}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::held::Held;
 use super::line::Curve;
-use super::waiting::Waiting;
+use super::waiting::{Idle, Waiting};
 use crate::Answer;
 use crate::site::Store;
 
@@ -15,6 +15,9 @@ pub(super) struct Sheet {
     pub(super) lines: Curve,
     pub(super) held: Vec<Held>,
     pub(super) waiting: Option<Waiting>,
+    pub(super) idle: Option<Idle>,
+    /// The stages that were ended before they had come to their end.
+    pub(super) cut_short: Vec<String>,
 }
 
 /// One figure, or some that belong together.
@@ -24,12 +27,22 @@ pub(super) enum Figures {
     Line(usize, Option<f64>),
     Held(Held),
     Waiting(Waiting),
+    Idle(Idle),
+    /// This stage took too long: nothing more comes of it.
+    CutShort(String),
 }
 
 const NONE: &str = "-";
 
 fn optional(number: Option<f64>) -> String {
     number.map_or(NONE.to_owned(), |it| it.to_string())
+}
+
+impl Waiting {
+    fn line(&self) -> String {
+        let Waiting { names, holders, requests, bytes } = self;
+        format!("waiting {names} {holders} {requests} {} {}", bytes.0, bytes.1)
+    }
 }
 
 impl Figures {
@@ -49,7 +62,9 @@ impl Figures {
                 it.bytes.0,
                 it.bytes.1
             ),
-            Figures::Waiting(it) => format!("waiting {} {} {}", it.requests, it.bytes, optional(it.idle)),
+            Figures::Waiting(it) => it.line(),
+            Figures::Idle(it) => format!("idle {} {} {}", it.names, it.bytes.0, it.bytes.1),
+            Figures::CutShort(stage) => format!("cut-short {stage}"),
         }
     }
 
@@ -69,9 +84,14 @@ impl Figures {
                 listed: whole(8)?,
                 bytes: (number(9)?, number(10)?),
             }),
-            ("waiting", 4) => {
-                Figures::Waiting(Waiting { requests: number(1)?, bytes: number(2)?, idle: number(3) })
-            }
+            ("waiting", 6) => Figures::Waiting(Waiting {
+                names: whole(1)?,
+                holders: number(2)?,
+                requests: number(3)?,
+                bytes: (number(4)?, number(5)?),
+            }),
+            ("idle", 4) => Figures::Idle(Idle { names: whole(1)?, bytes: (number(2)?, number(3)?) }),
+            ("cut-short", 2) => Figures::CutShort(words[1].to_owned()),
             _ => return None,
         })
     }
@@ -80,7 +100,8 @@ impl Figures {
 impl Sheet {
     /// Nothing is known yet.
     pub(super) fn of(store: Store) -> Self {
-        Sheet { store, lines: Vec::new(), held: Vec::new(), waiting: None }
+        let (lines, held, cut_short) = (Vec::new(), Vec::new(), Vec::new());
+        Sheet { store, lines, held, waiting: None, idle: None, cut_short }
     }
 
     /// Note what a process told.
@@ -89,6 +110,8 @@ impl Sheet {
             Figures::Line(size, time) => self.lines.push((size, time)),
             Figures::Held(held) => self.held.push(held),
             Figures::Waiting(waiting) => self.waiting = Some(waiting),
+            Figures::Idle(idle) => self.idle = Some(idle),
+            Figures::CutShort(stage) => self.cut_short.push(stage),
         }
         Ok(())
     }
@@ -110,19 +133,25 @@ mod tests {
             listed: 1000,
             bytes: (1500.5, 0.0),
         };
-        let waiting = Waiting { requests: 1.5, bytes: 2048.0, idle: None };
+        let waiting = Waiting { names: 1000, holders: 0.25, requests: 1.5, bytes: (2048.0, 300.5) };
+        let idle = Idle { names: 10_000, bytes: (700.0, 120.0) };
         let told = [
             Figures::Line(1, Some(41.75)),
             Figures::Line(10_000, None),
             Figures::Held(held.clone()),
             Figures::Waiting(waiting.clone()),
+            Figures::Idle(idle.clone()),
+            Figures::CutShort("held".to_owned()),
         ];
         let mut sheet = Sheet::of(Store::Redis);
         for it in &told {
             sheet.read(&it.line()).unwrap();
         }
         let lines = vec![(1, Some(41.75)), (10_000, None)];
-        assert_eq!(sheet, Sheet { store: Store::Redis, lines, held: vec![held], waiting: Some(waiting) });
+        let (held, cut_short) = (vec![held], vec!["held".to_owned()]);
+        let all =
+            Sheet { store: Store::Redis, lines, held, waiting: Some(waiting), idle: Some(idle), cut_short };
+        assert_eq!(sheet, all);
         assert!(sheet.read("held 1 2 3").is_err() && sheet.read("").is_err());
     }
 }

@@ -1,56 +1,99 @@
-//! What those cost who only wait, and what is idle: a thousand names that another locker holds, and warm locks.
+//! What those cost who only wait, and what is idle: names that another locker holds, and warm locks.
 
 use std::time::Duration;
 
 use lockkeeper::Locker;
 use lockkeeper_core::Clock;
+use lockkeeper_core::inspect::DynInspect;
 
+use super::held::memory;
+use super::sheet::Figures;
+use super::tell;
 use crate::Answer;
 use crate::measure::per;
 use crate::report::say;
-use crate::site::{Site, resident};
+use crate::site::Site;
 
 const NAMES: usize = 1_000;
 const TTL: Duration = Duration::from_secs(30);
 /// As long as a renewal lasts, and the time until who waits asks again.
 const WATCH: Duration = Duration::from_secs(10);
 const IDLE: usize = 10_000;
+/// Idle locks count where at least so many of a hundred stay.
+const STAY: usize = 10;
 
+/// What those cost who wait.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Waiting {
-    /// Requests per second while a thousand names are held and waited for by another process.
+    pub(super) names: usize,
+    /// Requests per second while that many names are held.
+    pub(super) holders: f64,
+    /// How many more while another locker waits for all of them.
     pub(super) requests: f64,
-    /// Bytes of this process for each that waits.
-    pub(super) bytes: f64,
-    /// Bytes of this process for each warm lock that is idle; nothing where locks do not stay.
-    pub(super) idle: Option<f64>,
+    /// Bytes for each that waits, of this process and of the store.
+    pub(super) bytes: (f64, f64),
 }
 
-pub(super) async fn watch(site: &Site) -> Answer<Waiting> {
+/// What warm locks cost that are idle.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Idle {
+    pub(super) names: usize,
+    /// Bytes for each, of this process and of the store.
+    pub(super) bytes: (f64, f64),
+}
+
+/// One after the other; each is told as soon as it is known.
+pub(super) async fn watch(site: &Site, most: usize) -> Answer<()> {
+    let waiting = waiting(site, NAMES.min(most)).await?;
+    tell(&Figures::Waiting(waiting))?;
+    match idle(site, IDLE.min(most)).await? {
+        Some(idle) => tell(&Figures::Idle(idle)),
+        None => Ok(()),
+    }
+}
+
+async fn waiting(site: &Site, names: usize) -> Answer<Waiting> {
     let clock = Clock::boot();
     let (holder, other) = (open(site).await?, open(site).await?);
+    let inspect = lockkeeper::open(&site.url()).await?.inspect;
     let mut guards = Vec::new();
-    for nth in 0..NAMES {
+    for nth in 0..names {
         guards.push(holder.lock(name(nth)).await?);
     }
-    let before = resident(std::process::id());
-    let waiters: Vec<_> = (0..NAMES).map(|nth| tokio::spawn(other.lock(name(nth)))).collect();
-    stand(site, &clock).await?;
-    let bytes = per(resident(std::process::id()).saturating_sub(before), NAMES as u64);
-    let asked_at = clock.now();
-    let (requests, began) = (site.requests().await?, clock.now());
-    // To ask may take a while, and what happens in it is counted.
-    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
-    let requests = site.requests().await?.saturating_sub(requests);
-    let requests = per(requests, 1) / (clock.now() - began).as_secs_f64();
+    // Once before, so that what a list takes is not counted.
+    stand(&*inspect, 0, &clock).await?;
+    let holders = rate(site, &clock).await?;
+    let before = memory(site).await?;
+    let waiters: Vec<_> = (0..names).map(|nth| tokio::spawn(other.lock(name(nth)))).collect();
+    stand(&*inspect, names, &clock).await?;
+    let bytes = each(before, memory(site).await?, names);
+    let requests = (rate(site, &clock).await? - holders).max(0.0);
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     drop(guards);
     for locker in [holder, other] {
         locker.shutdown(Duration::from_mins(1)).await?;
     }
-    let idle = idle(site).await?;
-    say(&format!("{NAMES} wait: {requests:.1} requests/s, {bytes:.0} bytes each; idle: {idle:.0?}"));
-    Ok(Waiting { requests, bytes, idle })
+    say(&format!(
+        "{names} held: {holders:.1} requests/s; and waited for: {requests:.1} more, {:.0} + {:.0} bytes each",
+        bytes.0, bytes.1
+    ));
+    Ok(Waiting { names, holders, requests, bytes })
+}
+
+/// Bytes for each of so many, by what there was before and is now.
+fn each(before: (u64, u64), now: (u64, u64), count: usize) -> (f64, f64) {
+    let grown = |before: u64, now: u64| per(now.saturating_sub(before), count as u64);
+    (grown(before.0, now.0), grown(before.1, now.1))
+}
+
+/// Requests per second at the server.
+async fn rate(site: &Site, clock: &Clock) -> Answer<f64> {
+    let asked_at = clock.now();
+    let (requests, began) = (site.requests().await?, clock.now());
+    // To ask may take a while, and what happens in it is counted.
+    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
+    let requests = site.requests().await?.saturating_sub(requests);
+    Ok(per(requests, 1) / (clock.now() - began).as_secs_f64())
 }
 
 async fn open(site: &Site) -> Answer<Locker> {
@@ -61,13 +104,12 @@ fn name(nth: usize) -> String {
     format!("waited/{nth}")
 }
 
-/// Until all stand in line at the store.
-async fn stand(site: &Site, clock: &Clock) -> Answer<()> {
-    let inspect = lockkeeper::open(&site.url()).await?.inspect;
+/// Until so many stand in line at the store.
+async fn stand(inspect: &dyn DynInspect, count: usize, clock: &Clock) -> Answer<()> {
     for _ in 0..600 {
         // On a busy machine an answer may come late.
         let locks = inspect.list("waited/").await.unwrap_or_default();
-        if locks.iter().map(|it| it.waiters.len()).sum::<usize>() == NAMES {
+        if locks.iter().map(|it| it.waiters.len()).sum::<usize>() == count {
             return Ok(());
         }
         clock.sleep(Duration::from_millis(100)).await;
@@ -75,19 +117,25 @@ async fn stand(site: &Site, clock: &Clock) -> Answer<()> {
     Err("not all of them stand in line".into())
 }
 
-/// Take and give back many names with a locker that keeps them.
-async fn idle(site: &Site) -> Answer<Option<f64>> {
+/// Take and give back many names with a locker that keeps them. Nothing where locks do not stay.
+async fn idle(site: &Site, names: usize) -> Answer<Option<Idle>> {
     let locker = lockkeeper::open(&site.url()).await?.locker.ttl(TTL).warm(true).warm_max(2 * IDLE).build();
     locker.lock("first").await?.release().await?;
-    let before = resident(std::process::id());
-    for nth in 0..IDLE / 20 {
+    let before = memory(site).await?;
+    for nth in 0..names / 20 {
         let names = (0..20).map(|it| format!("idle/{nth}/{it}"));
         let asked: Vec<_> = names.map(|it| tokio::spawn(locker.lock(it))).collect();
         for guard in asked {
             guard.await??.release().await?;
         }
     }
-    let (lines, bytes) = (locker.lines(), resident(std::process::id()).saturating_sub(before));
+    let (lines, now) = (locker.lines(), memory(site).await?);
     locker.shutdown(Duration::from_mins(1)).await?;
-    Ok((NAMES < lines).then(|| per(bytes, lines as u64)))
+    if lines < names * STAY / 100 {
+        say(&format!("of {names} only {lines} stayed"));
+        return Ok(None);
+    }
+    let bytes = each(before, now, lines);
+    say(&format!("{lines} idle: {:.0} + {:.0} bytes each", bytes.0, bytes.1));
+    Ok(Some(Idle { names: lines, bytes }))
 }

@@ -13,7 +13,7 @@ const ID: [u8; 16] = [9; 16];
 /// A lock without a line, a fence or an expiry that anybody judges.
 pub(crate) trait Bare {
     /// Take it and give it back this often.
-    fn cycles(&self, count: u32) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>>;
+    fn cycles(&self, count: u32) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 }
 
 pub(crate) struct BarePostgres {
@@ -27,7 +27,7 @@ impl BarePostgres {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(async move { drop(connection.await) });
         client
-            .batch_execute("CREATE TABLE bare (lock bytea PRIMARY KEY, id bytea, expires bigint, host text)")
+            .batch_execute("CREATE TABLE IF NOT EXISTS bare (lock bytea PRIMARY KEY, id bytea, expires bigint, host text)")
             .await?;
         let insert =
             client.prepare("INSERT INTO bare VALUES ($1, $2, 0, 'host') ON CONFLICT DO NOTHING").await?;
@@ -51,8 +51,7 @@ pub(crate) struct BareMysql(tokio::sync::Mutex<Conn>);
 impl BareMysql {
     pub(crate) async fn open(url: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut conn = Conn::new(Opts::from_url(url)?).await?;
-        let make =
-            "CREATE TABLE bare (`lock` BINARY(32) PRIMARY KEY, id BINARY(16), expires BIGINT, host TEXT)";
+        let make = "CREATE TABLE IF NOT EXISTS bare (`lock` BINARY(32) PRIMARY KEY, id BINARY(16), expires BIGINT, host TEXT)";
         conn.query_drop(make).await?;
         Ok(BareMysql(tokio::sync::Mutex::new(conn)))
     }

@@ -89,13 +89,13 @@ fn begin_to_listen(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
 
 /// Wait for a sign of the store, and ask it then what there is.
 async fn hear(weak: Weak<Engine>, tenure: Arc<Tenure>) {
-    if poll_fn(|cx| tenure.poll_heard(cx)).await == Heard::Sign
+    if let Heard::Sign { called } = poll_fn(|cx| tenure.poll_heard(cx)).await
         && let Some(engine) = weak.upgrade()
     {
-        if cool(&engine, &tenure, CooledBy::Recall) {
-            recalled(&engine, &tenure);
-        } else {
+        if !cool(&engine, &tenure, CooledBy::Recall) {
             send(&engine, tenure, Cause::Sign);
+        } else if called {
+            recalled(&engine, &tenure);
         }
     }
 }

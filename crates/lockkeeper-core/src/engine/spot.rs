@@ -22,8 +22,8 @@ pub(super) enum Spot {
 /// What ended the listening of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// Asking the store is worthwhile. The place is at rest.
-    Sign,
+    /// Asking the store is worthwhile. The place is at rest. `called` if somebody wants what it holds; else that is in doubt.
+    Sign { called: bool },
     /// Somebody took the place for a verb.
     CalledOff,
 }
@@ -72,8 +72,9 @@ impl Spot {
         let Spot::Listening(ear) = self else { return Poll::Ready(Heard::CalledOff) };
         ear.waker = Some(cx.waker().clone());
         let Poll::Ready(place) = ear.listening.as_mut().poll(cx) else { return Poll::Pending };
+        let called = place.was_called_dyn();
         *self = Spot::Resting(place);
-        Poll::Ready(Heard::Sign)
+        Poll::Ready(Heard::Sign { called })
     }
 }
 

@@ -177,6 +177,13 @@ pub trait Place: Send + 'static {
     /// thread, where the profile says [`notifying`](Profile::notifying).
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
+    /// Why [`changed`](Place::changed) resolved the last time, while we held: `true`, the default, if somebody called us, who wants
+    /// what we hold or took it away; `false` if nobody did that we know of, and a call may have been missed, as when a connection
+    /// broke. What is idle goes in both cases, and only the first counts against keeping it.
+    fn was_called(&self) -> bool {
+        true
+    }
+
     /// Extend what we hold. Never acquires.
     fn renew(&mut self) -> impl Future<Output = Result<Renewal>> + Send;
 

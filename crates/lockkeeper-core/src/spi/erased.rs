@@ -38,6 +38,7 @@ pub(crate) trait DynPlace: Send {
     fn turn_dyn(self: Box<Self>) -> Step<Turn>;
     fn changed_dyn(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn listen_dyn(self: Box<Self>, called_off: Arc<AtomicBool>) -> Listening;
+    fn was_called_dyn(&self) -> bool;
     fn renew_dyn(self: Box<Self>) -> Step<Renewal>;
     fn leave_dyn(self: Box<Self>) -> Step<()>;
     fn linger_dyn(self: Box<Self>, span: Duration) -> Step<()>;
@@ -96,6 +97,10 @@ impl<P: Place> DynPlace for P {
             }
             self as Box<dyn DynPlace>
         })
+    }
+
+    fn was_called_dyn(&self) -> bool {
+        self.was_called()
     }
 
     fn renew_dyn(mut self: Box<Self>) -> Step<Renewal> {

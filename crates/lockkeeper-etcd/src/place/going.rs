@@ -1,8 +1,18 @@
-//! What a place does that is dropped.
+//! What is left of a place in the store, and what a place does that is dropped.
 
 use std::sync::Arc;
 
 use super::EtcdPlace;
+use crate::leave::Parting;
+use crate::session::Lease;
+
+impl EtcdPlace {
+    /// What is left of us in the store.
+    pub(super) fn parting(&self, lease: Arc<Lease>) -> Parting {
+        let (line, key, id) = (self.line.clone(), self.key.clone(), self.claim.id);
+        Parting { lease, line, key, id, revision: self.revision, unsure: self.unsure }
+    }
+}
 
 /// A place that is dropped without a word, because its caller and its keeper are gone, leaves by itself.
 impl Drop for EtcdPlace {

@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use lockkeeper_core::Moment;
 use lockkeeper_core::backend::Turn;
+use lockkeeper_core::record::Record;
 
 use super::{Blocker, EtcdPlace, Look, RENEWING, Worth};
+use crate::session::Lease;
 use crate::standing::{Interest, Sign};
 use crate::wake::{Watch, What};
+use crate::wire::KeyValue;
 
 /// Who has at most so many before it listens to the line.
 const NEAR: u64 = 8;
@@ -26,6 +29,31 @@ const WRITES: u64 = 2;
 const OLD: Duration = Duration::from_secs(1);
 
 impl EtcdPlace {
+    /// For who only tries: whether one of those in the way keeps its locks, if their keys say who made them.
+    pub(super) fn met_idle<'a>(&self, in_the_way: impl Iterator<Item = &'a KeyValue>) -> Option<bool> {
+        let says = |it: &KeyValue| Some(Record::read(&it.value)?.label.warm);
+        in_the_way.filter_map(says).reduce(|one, other| one || other).filter(|_| !self.claim.patient)
+    }
+
+    /// Until asking is worthwhile: something was told, or our lease is lost, or what we hold may be idle and nobody could tell us.
+    pub(super) async fn listen(&mut self, lease: &Lease) {
+        let may_be_idle = self.counter.is_some() && self.claim.label.warm;
+        let broken = may_be_idle.then(|| Box::pin(self.store.wake.when_broken()));
+        let deaf = async {
+            match broken {
+                Some(broken) => broken.await,
+                None => std::future::pending().await,
+            }
+        };
+        self.called = true;
+        let broke = tokio::select! {
+            () = self.told() => false,
+            () = lease.proof.when_lost() => false,
+            () = deaf => true,
+        };
+        self.called &= !broke;
+    }
+
     /// Stand in line until those who keep us out tell.
     pub(super) fn wait(&mut self, look: &Look) -> Turn {
         self.ahead = self.ahead.min(look.ahead);
@@ -123,7 +151,10 @@ impl EtcdPlace {
                 self.listen_inside(&look, asked_at);
                 true
             }
-            _ => false,
+            answer => {
+                self.called = answer.is_ok();
+                false
+            }
         }
     }
 

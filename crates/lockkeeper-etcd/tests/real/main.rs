@@ -12,3 +12,4 @@ mod operator;
 mod rights;
 mod silence;
 mod strangers;
+mod warm;

@@ -46,6 +46,7 @@ pub(super) enum Whereabouts {
 
 /// A claim's place in a line of [`Mysql`](super::Mysql).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct MysqlPlace {
     pub(super) store: Arc<Store>,
     pub(super) claim: Arc<Claim>,
@@ -71,6 +72,8 @@ pub struct MysqlPlace {
     pub(super) found: Option<Grant>,
     /// Somebody waits behind us, as we know already.
     pub(super) knows_wanted: bool,
+    /// While we hold: the last look was answered.
+    pub(super) called: bool,
     pub(super) pace: Pace,
     /// Rings when it may be our turn.
     pub(super) bell: Arc<Bell>,
@@ -102,6 +105,7 @@ impl MysqlPlace {
             compared: false,
             found: None,
             knows_wanted: false,
+            called: true,
             pace: Pace::new(),
             bell: Arc::default(),
             watch: None,
@@ -330,6 +334,10 @@ impl Place for MysqlPlace {
 
     async fn changed(&mut self) {
         self.look_until_changed().await;
+    }
+
+    fn was_called(&self) -> bool {
+        self.called
     }
 
     async fn renew(&mut self) -> Result<Renewal> {

@@ -75,6 +75,8 @@ impl MysqlPlace {
             clock.sleep_until(next_look(clock.now())).await;
             let view = if self.whereabouts == Whereabouts::Alone { View::Alone } else { View::Near };
             let seen = self.store.look_idle(self.mark(view)).await;
+            // Who is not answered does not know that anybody came.
+            self.called = seen.is_ok();
             if !seen.is_ok_and(|it| matches!(it.what, What::Held { wanted: false, .. })) {
                 return;
             }

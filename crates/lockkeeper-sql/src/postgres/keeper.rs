@@ -236,6 +236,8 @@ impl std::fmt::Debug for Near {
 async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
     loop {
         ears.ended.notified().await;
+        // Whoever holds cannot be called until another is open, and must not stay idle meanwhile.
+        ears.wake.all().iter().filter(|it| it.holds()).for_each(|it| it.ring());
         for attempt in 0.. {
             let Some(keeper) = weak.upgrade() else { return };
             let opened = keeper.way.session().await.is_ok();

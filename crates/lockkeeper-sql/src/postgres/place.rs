@@ -76,6 +76,8 @@ pub struct PostgresPlace {
     heard_since: Option<u64>,
     /// We had to wait: a call that let us in may come after we are inside.
     was_let_in: bool,
+    /// While we hold: somebody called us when we last heard something.
+    called: bool,
     /// We have compared our word about the capacity with that of others.
     compared: bool,
     pace: Pace,
@@ -95,6 +97,7 @@ impl PostgresPlace {
             waiting: false,
             heard_since: None,
             was_let_in: false,
+            called: true,
             compared: false,
             pace: Pace::new(),
         }
@@ -247,8 +250,14 @@ impl PostgresPlace {
         if self.near.is_none() {
             self.near = Some(Near::new(keeper));
         }
+        bell.hold(true);
+        self.called = false;
         loop {
             if !hears(self) {
+                // Another connection may take long to open.
+                if may_be_idle && !keeper.is_open() {
+                    return;
+                }
                 if !keeper.listen().await && !may_be_idle {
                     return std::future::pending().await;
                 }
@@ -259,10 +268,13 @@ impl PostgresPlace {
                 // Also if there is news: it is told once, and nobody asks again what the row says.
                 self.heard_since = since;
                 if news {
+                    self.called = true;
                     return;
                 }
             }
             bell.heard().await;
+            self.called = bell.is_called();
+            bell.answered();
             // The call that let us in, and no news?
             if !std::mem::replace(&mut self.was_let_in, false) || keeper.hear(&self.at).await.unwrap_or(true)
             {
@@ -362,6 +374,10 @@ impl Place for PostgresPlace {
         self.look_on(&keeper, &bell).await;
     }
 
+    fn was_called(&self) -> bool {
+        self.called
+    }
+
     async fn renew(&mut self) -> Result<Renewal> {
         let keeper = match &self.keeper {
             Some(keeper) => keeper.clone(),
@@ -376,6 +392,9 @@ impl Place for PostgresPlace {
             return Ok(());
         }
         (self.waiting, self.near, self.watch) = (false, None, None);
+        if let Some(bell) = &self.bell {
+            bell.hold(false);
+        }
         let by = self.store.links.ask(LEAVING, self.patience(), Leaving(self.at.clone())).await?;
         if self.at.bell != 0 && by != self.at.bell {
             self.store.links.silence(self.at.bell, self.at.claim.id);

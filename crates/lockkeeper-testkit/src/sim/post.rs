@@ -157,6 +157,10 @@ impl<B: Backend> Place for PostPlace<B> {
         self.ear.changed()
     }
 
+    fn was_called(&self) -> bool {
+        self.ear.was_called()
+    }
+
     fn renew(&mut self) -> impl Future<Output = Result<Renewal>> + Send {
         self.send(|it| Box::pin(it.renew()))
     }

@@ -49,6 +49,7 @@ impl ZooKeeperPlace {
         let path = if self.wanted { self.path(node) } else { self.folder.clone() };
         let listed = session.client.list_and_watch_children(&path);
         let Ok(Ok((names, watcher))) = self.store.call(session, LISTENING, listed).await else {
+            self.called = false;
             return false;
         };
         if !self.wanted && self.look(names).is_none_or(|it| it.wanted) {

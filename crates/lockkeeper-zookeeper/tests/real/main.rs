@@ -12,3 +12,4 @@ mod memos;
 mod numbers;
 mod operator;
 mod sessions;
+mod warm;
