@@ -108,7 +108,7 @@ impl Campaign {
     pub async fn win(&self) -> Result<Leadership> {
         check_value(&self.value)?;
         let engine = &self.engine;
-        engine.background.start()?;
+        engine.start()?;
         let memo = memo_of(engine, &self.name)?;
         let mut request = LockRequest::new(engine.clone(), Key::new(&self.name)).ttl(self.ttl).cold();
         if let Some(wait) = self.wait {
@@ -282,6 +282,7 @@ impl Leadership {
     /// # Errors
     /// As for [`Guard::release`].
     pub async fn resign(mut self) -> Result<()> {
+        self.engine.check_process()?;
         self.rostrum.over.send_replace(true);
         let removed = InRuntime::new(&self.engine.background, self.rostrum.vacate(&self.engine)).await;
         let Some(guard) = self.guard.take() else { return removed };
@@ -292,6 +293,10 @@ impl Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
+        // The role of a process that forked is not ours to give back.
+        if !self.engine.is_here() {
+            return;
+        }
         self.rostrum.over.send_replace(true);
         let (engine, rostrum) = (self.engine.clone(), self.rostrum.clone());
         self.engine.background.spawn(async move {
