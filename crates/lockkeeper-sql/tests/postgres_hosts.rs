@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Error, Locker};
+use lockkeeper_servers::proxy::BlackHole;
 use lockkeeper_servers::{Postgres as Server, PostgresOptions};
 use lockkeeper_sql::{Postgres, PostgresSessions};
 
@@ -130,4 +131,19 @@ async fn an_old_primary_is_left_for_the_one_that_was_promoted() {
         Err(error) => error.to_string().contains("is an old primary").then_some(error),
     });
     says(&told.await, "is an old primary", &old);
+}
+
+#[tokio::test]
+async fn a_first_host_that_is_dead_or_a_black_hole_keeps_no_newcomer_out() {
+    let (server, dead) = (start().await, start().await);
+    dead.stop().await.unwrap();
+    let (silent, unreachable) = (BlackHole::silent().unwrap(), BlackHole::unreachable().await.unwrap());
+    for first in [dead.port(), silent.port(), unreachable.port()] {
+        let second = server.port();
+        // Whoever waited for the first until it gives up would have no time left.
+        let url = format!(
+            "postgres://worker@127.0.0.1:{first},127.0.0.1:{second}/postgres?timeout=20s&connect_timeout=20s"
+        );
+        open(&url).await.lock("job").await.unwrap().release().await.unwrap();
+    }
 }
