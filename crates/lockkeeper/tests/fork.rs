@@ -11,6 +11,7 @@
     feature = "sqlite"
 ))]
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+#![allow(clippy::print_stderr, reason = "what is printed is shown when a test fails")]
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
