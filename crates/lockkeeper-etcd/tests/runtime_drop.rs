@@ -1,4 +1,5 @@
-//! A runtime that is dropped in the middle of calls leaves the locker whole, and nothing panics.
+//! A runtime that is dropped in the middle of calls leaves the locker whole, and nothing panics; one that stands still holds
+//! nobody up.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 use lockkeeper_core::Locker;
@@ -24,3 +25,4 @@ impl Remote for One {
 }
 
 lockkeeper_servers::runtime_drop!(one_server, One);
+lockkeeper_servers::runtime_still!(a_runtime_that_stands_still_holds_nobody_up, One);

@@ -134,8 +134,9 @@ impl RedisPlace {
         if word.counter <= self.floor {
             return None;
         }
+        // The message may have been on its way for long: what is left counts from when we asked, not from now.
         let left = self.asked_at.after(self.claim.ttl) - now;
-        let grant = Grant::new(word.counter, self.claim.ttl).wanted(word.wanted).sent_at(self.asked_at);
+        let grant = Grant::new(word.counter, left).wanted(word.wanted);
         (self.claim.ttl / 2 <= left).then_some(grant)
     }
 
@@ -191,14 +192,16 @@ impl RedisPlace {
         let args = if lift { &args } else { &args[..3] };
         let call = Call { keys: &[&self.main, &self.mark], args };
         let newcomer = (!self.waiting && !lift).then_some(self.ttl_ms);
+        let begun = self.store.now();
         let asked = self.store.turn(&desk, &self.errand(TAKING), newcomer, &call).await;
-        self.asked_at = asked.sent_at;
+        // An ask that was sent twice may have been served the first time, and what was given after that may be over: the
+        // message would name this very ask.
+        self.asked_at = if asked.in_doubt { begun } else { asked.sent_at };
         self.doubt |= asked.in_doubt;
-        self.read(asked.answer?)
+        self.read(asked.answer?, asked.sent_at)
     }
 
-    fn read(&mut self, answer: Value) -> Result<Turn> {
-        let sent_at = self.asked_at;
+    fn read(&mut self, answer: Value, sent_at: Moment) -> Result<Turn> {
         let held = |counter: i64, wanted, ttl| {
             Turn::Held(Grant::new(counter.unsigned_abs(), ttl).wanted(wanted).sent_at(sent_at))
         };

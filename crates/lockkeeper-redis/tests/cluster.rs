@@ -208,6 +208,13 @@ async fn behind_proxies(servers: &RedisCluster) -> Vec<Proxy> {
     proxies
 }
 
+/// How many scripts a server has run.
+async fn scripts_of(server: &servers::Redis) -> String {
+    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let calls = stats.field("cmdstat_evalsha").unwrap();
+    calls.split(',').next().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
     let servers = servers::Redis::cluster().await.unwrap();
@@ -237,7 +244,17 @@ async fn a_take_that_arrives_after_its_own_release_takes_nothing() {
         };
         tokio::join!(take, meanwhile);
         place.leave().await.unwrap();
+        let asked = scripts_of(&servers.nodes()[at]).await;
         proxies[at].let_go();
+        // Where the server has closed the connection nobody is there to serve it.
+        within("the late call to be served", async {
+            while !cut && scripts_of(&servers.nodes()[at]).await == asked {
+                Clock::boot().sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        let listed = Redis::connect(&url(&servers)).await.unwrap().list("").await.unwrap();
+        assert!(listed.is_empty(), "it came back to life: {listed:?}");
         // Whatever arrives late is refused, or is nobody's.
         let next = Redis::connect(&url(&servers)).await.unwrap();
         within("it to be free", async {

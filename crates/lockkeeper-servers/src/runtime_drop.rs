@@ -17,7 +17,7 @@ use std::future::Future;
 use std::panic;
 use std::process::Command;
 
-use lockkeeper_core::Locker;
+use lockkeeper_core::{Clock, Locker};
 use tokio::runtime::Runtime;
 
 use crate::proxy::{Proxy, Rule};
@@ -49,6 +49,44 @@ macro_rules! runtime_drop {
             $crate::runtime_drop::check::<$remote>(concat!(module_path!(), "::", stringify!($name)));
         }
     };
+}
+
+/// Make a test of this name for a [`Remote`]: see [`stand_still`].
+#[macro_export]
+macro_rules! runtime_still {
+    ($name:ident, $remote:ty) => {
+        #[test]
+        fn $name() {
+            $crate::runtime_drop::stand_still::<$remote>();
+        }
+    };
+}
+
+/// A runtime connects, and then nobody drives it any more: it holds up nobody, and what is held is kept.
+///
+/// # Panics
+/// If a call fails: a caller has patience for less than a stuck connection takes.
+pub fn stand_still<R: Remote>() {
+    let stage = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let still = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (stage, still) = (stage.expect("a runtime"), still.expect("a runtime"));
+    let remote = stage.block_on(R::start());
+    let locker = still.block_on(remote.connect(&remote.ports()));
+    for round in 0..3 {
+        let guard = locker.lock("still").blocking().expect("a blocking lock");
+        guard.release_blocking().expect("a blocking release");
+        let guard = stage.block_on(async { locker.lock("still").await }).expect("a lock of another runtime");
+        stage.block_on(guard.release()).expect("a release of another runtime");
+        // It moves for a moment, in which it may open what it needs, and stands still again.
+        if round == 1 {
+            let guard = still.block_on(async { locker.lock("still").await }).expect("a lock of its own");
+            still.block_on(guard.release()).expect("a release of its own");
+        }
+    }
+    let guard = locker.lock("kept").blocking().expect("a blocking lock");
+    stage.block_on(Clock::boot().sleep(TTL * 2));
+    guard.check().expect("it is renewed");
+    drop((guard, remote));
 }
 
 const CHILD: &str = "LOCKKEEPER_TEST_RUNTIME_DROP";

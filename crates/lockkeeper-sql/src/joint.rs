@@ -102,6 +102,12 @@ impl Joint {
         std::future::poll_fn(|cx| asker.poll(answer.as_mut(), cx)).await
     }
 
+    /// Whether it has ended, or will at once.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only PostgreSQL remembers its sessions"))]
+    pub(crate) fn is_over(&self) -> bool {
+        locked(&self.0.crew.0).life != Life::Open
+    }
+
     /// Drop the work, now or as soon as it is not being polled.
     pub(crate) fn end(&self) {
         let mut state = locked(&self.0.crew.0);
@@ -262,6 +268,7 @@ mod tests {
 
     use super::*;
 
+    type Asking<'a> = Pin<Box<dyn Future<Output = Option<&'static str>> + 'a>>;
     type Question = (oneshot::Receiver<()>, oneshot::Sender<&'static str>);
 
     /// A connection whose server answers when it is told to, one question after the other.
@@ -288,7 +295,7 @@ mod tests {
         }
 
         /// A question, and what lets the server answer it.
-        fn ask(&self) -> (Pin<Box<dyn Future<Output = Option<&'static str>> + '_>>, oneshot::Sender<()>) {
+        fn ask(&self) -> (Asking<'_>, oneshot::Sender<()>) {
             let (answer, server) = oneshot::channel();
             let asking = async move {
                 let (reply, heard) = oneshot::channel();

@@ -14,7 +14,7 @@ use faults::within;
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::memos::{Memos as _, Swap};
-use lockkeeper_core::{Claim, ClaimId, Clock, Fence, Key, Load, Locker};
+use lockkeeper_core::{Claim, ClaimId, Clock, Error, Fence, Key, Load, Locker};
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_sql::Mysql;
 use lockkeeper_sql::mysql::MysqlFences;
@@ -59,6 +59,7 @@ cases! {
     a_session_in_doubt_is_thrown_away;
     replication_is_warned_of_only_if_a_replica_is_there;
     a_runtime_that_nobody_drives_holds_up_nobody;
+    what_is_refused_for_lack_of_rights_leaves_nothing_to_do;
 }
 
 fn locker(store: Mysql) -> Locker {
@@ -424,4 +425,45 @@ async fn a_runtime_that_nobody_drives_holds_up_nobody<S: Ours>() {
         other.block_on(async move { driven.lock("still").await.unwrap().release().await.unwrap() });
     });
     within(blocking).await.unwrap();
+}
+
+async fn what_is_refused_for_lack_of_rights_leaves_nothing_to_do<S: Ours>() {
+    let site = S::start(&[]).await;
+    drop(site.open(site.port()).await);
+    let clerk = "clerk@'127.0.0.1'";
+    site.sql(&format!("CREATE USER {clerk}")).await;
+    // Table by table: rights to a whole database are remembered by the connections that use it.
+    let things = site
+        .try_sql(
+            "SELECT CONCAT('TABLE lockkeeper.', table_name) FROM information_schema.tables \
+             WHERE table_schema = 'lockkeeper' UNION ALL SELECT CONCAT(routine_type, ' lockkeeper.', routine_name) \
+             FROM information_schema.routines WHERE routine_schema = 'lockkeeper'",
+        )
+        .await
+        .unwrap();
+    let right = |it: &str| if it.starts_with("TABLE") { "SELECT, INSERT, UPDATE, DELETE" } else { "EXECUTE" };
+    for thing in things.lines() {
+        site.sql(&format!("GRANT {} ON {thing} TO {clerk}", right(thing))).await;
+    }
+    let locker = locker(connect(&format!("{}?clean_every=1h", url_of(&site, "clerk"))).await);
+    locker.lock("job").await.unwrap().release().await.unwrap();
+    for thing in things.lines() {
+        site.sql(&format!("REVOKE {} ON {thing} FROM {clerk}", right(thing))).await;
+    }
+    for at in 0..30 {
+        let error = within(locker.lock(format!("job/{at}"))).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { transient: false, .. }), "{error:?}");
+    }
+    // Everything that was begun has come to its end.
+    Clock::boot().sleep(Duration::from_secs(1)).await;
+    let questions = async || {
+        let told = site.try_sql("SHOW GLOBAL STATUS LIKE 'Questions'").await.unwrap();
+        told.split_whitespace().last().and_then(|it| it.parse::<u64>().ok()).unwrap()
+    };
+    let before = questions().await;
+    Clock::boot().sleep(Duration::from_secs(3)).await;
+    // The kit asks a little itself.
+    let since = questions().await - before;
+    assert!(since <= 10, "{since} statements after 30 refusals");
+    within(locker.shutdown(Duration::from_secs(5))).await.unwrap();
 }

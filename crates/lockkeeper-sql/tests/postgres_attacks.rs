@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place};
 use lockkeeper_core::inspect::Inspect;
-use lockkeeper_core::{Claim, Clock, Fence, Key, Load, Locker};
+use lockkeeper_core::{Claim, Clock, Error, Fence, Key, Load, Locker};
 use lockkeeper_servers::proxy::{Proxy, Rule};
 use lockkeeper_servers::{self as servers, PgBouncer, PgBouncerOptions};
 use lockkeeper_sql::Postgres;
@@ -336,4 +336,33 @@ async fn whoever_waits_for_the_one_before_it_is_served_also_if_all_sessions_end(
         assert_eq!(*served.lock().unwrap(), [0, 1, 2]);
         until(bells, 0).await;
     }
+}
+
+#[tokio::test]
+async fn what_is_refused_for_lack_of_rights_leaves_nothing_to_do() {
+    let server = start(&[]).await;
+    drop(open(&server.url()).await);
+    let rights = "ON ALL TABLES IN SCHEMA lockkeeper";
+    let grant = format!(
+        "CREATE ROLE clerk LOGIN; GRANT USAGE ON SCHEMA lockkeeper TO clerk; GRANT SELECT, INSERT, UPDATE, DELETE {rights} TO clerk"
+    );
+    server.sql(&grant).await.unwrap();
+    let url = server.url().replacen("postgres@", "clerk@", 1);
+    let locker = locker(open(&format!("{url}?clean_every=1h")).await);
+    locker.lock("job").await.unwrap().release().await.unwrap();
+    // On the connections that are open.
+    server.sql(&format!("REVOKE ALL {rights} FROM clerk")).await.unwrap();
+    for at in 0..30 {
+        let error = within(locker.lock(format!("job/{at}"))).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { transient: false, .. }), "{error:?}");
+        assert!(error.to_string().contains("grant it the rights"), "{error}");
+    }
+    // Everything that was begun has come to its end.
+    Clock::boot().sleep(Duration::from_secs(1)).await;
+    let began = server.sql("SELECT clock_timestamp()").await.unwrap();
+    Clock::boot().sleep(Duration::from_secs(3)).await;
+    let since =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE usename = 'clerk' AND '{began}' < query_start");
+    assert_eq!(server.sql(&since).await.unwrap(), "0", "statements after 30 refusals");
+    within(locker.shutdown(Duration::from_secs(5))).await.unwrap();
 }

@@ -115,3 +115,24 @@ fn a_guard_and_its_locker_are_refused_in_a_fork() {
         came_along.unwrap().check().unwrap();
     });
 }
+
+#[test]
+fn what_is_remembered_is_not_written_by_a_fork() {
+    alone("what_is_remembered_is_not_written_by_a_fork", |_| {
+        let locker = Locker::new(Memory::default());
+        let tick = locker.once("job", "tick").tick().unwrap();
+        let leadership = locker.campaign("role", "the parent").win_blocking().unwrap();
+        let mut came_along = Some(leadership);
+        forked(|| {
+            let told = tick.set_done_blocking();
+            assert!(matches!(told, Err(Error::Forked { .. })), "a fork writes for its parent: {told:?}");
+            assert!(matches!(tick.is_done_blocking(), Err(Error::Forked { .. })));
+            let told = locker.leader_blocking("role");
+            assert!(matches!(told, Err(Error::Forked { .. })), "a fork reads for its parent: {told:?}");
+            drop(came_along.take());
+        });
+        assert!(came_along.unwrap().is_valid());
+        assert!(!tick.is_done_blocking().unwrap());
+        assert_eq!(locker.leader_blocking("role").unwrap().unwrap().value, "the parent");
+    });
+}

@@ -6,6 +6,7 @@ use lockkeeper_core::{Clock, Moment};
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error};
 
+use crate::alone::{self, Unopened};
 use crate::options::ZooKeeperOptions;
 use crate::{fault, tls};
 
@@ -28,15 +29,44 @@ fn silence_max(session: Duration) -> Duration {
     (session / 6).clamp(Duration::from_millis(750), Duration::from_millis(2500)).min(session * 2 / 5)
 }
 
-/// Open a session; whichever try comes first. One try asks one server after the other, in random order, and a server
-/// that is frozen holds it up. So another one is begun after a while, until there are more than servers.
+/// What is asked for.
+#[derive(Clone)]
+struct Wish {
+    connector: Connector,
+    options: ZooKeeperOptions,
+    clock: Clock,
+    timeout: Duration,
+    /// Several servers are named, so it is an ensemble.
+    several: bool,
+}
+
+/// Open a session, but not with a server that stands alone although several are named: the others may keep the same locks.
 pub(crate) async fn open(
     connector: Connector,
     options: ZooKeeperOptions,
     clock: Clock,
-    asked: Duration,
-) -> Result<Opened, Error> {
-    let tries_max = if options.servers.len() == 1 { 1 } else { options.servers.len() + 1 };
+    timeout: Duration,
+) -> Result<Opened, Unopened> {
+    let several = 1 < options.servers.len();
+    let mut wish = Wish { connector, options, clock, timeout, several };
+    let (opened, alone) = tokio::join!(try_all(&wish), alone::among(&wish.options, &wish.clock));
+    if alone.is_empty() {
+        return opened;
+    }
+    // The session may be with one of these.
+    drop(opened);
+    wish.options.servers.retain(|it| !alone.contains(it));
+    if wish.options.servers.is_empty() {
+        return Err(Unopened::Alone(alone));
+    }
+    try_all(&wish).await.map_err(|error| if error.is_transient() { Unopened::Alone(alone) } else { error })
+}
+
+/// Whichever try comes first. One try asks one server after the other, in random order, and a server that is frozen holds it
+/// up. So another one is begun after a while, until there are more than servers.
+async fn try_all(wish: &Wish) -> Result<Opened, Unopened> {
+    let Wish { options, clock, several, .. } = wish;
+    let tries_max = if *several { options.servers.len() + 1 } else { 1 };
     let mut tries = JoinSet::new();
     let mut begun = 0;
     let give_up = async {
@@ -49,7 +79,7 @@ pub(crate) async fn open(
     loop {
         if begun < tries_max {
             begun += 1;
-            tries.spawn(try_once(connector.clone(), options.clone(), clock.clone(), asked));
+            tries.spawn(try_once(wish.clone()));
         }
         let pause = async {
             if begun < tries_max {
@@ -59,28 +89,29 @@ pub(crate) async fn open(
             }
         };
         tokio::select! {
-            Some(done) = tries.join_next() => match done.unwrap_or(Err(Error::ClientClosed)) {
-                Err(error) if fault::is_transient(&error) && !tries.is_empty() => {}
+            Some(done) = tries.join_next() => match done.unwrap_or(Err(Error::ClientClosed.into())) {
+                Err(error) if error.is_transient() && !tries.is_empty() => {}
+                // The next one may come upon another server.
+                Err(Unopened::Alone(_)) if begun < tries_max => {}
                 done => return done,
             },
             () = pause => {}
-            () = &mut give_up => return Err(Error::Timeout),
+            () = &mut give_up => return Err(Error::Timeout.into()),
         }
     }
 }
 
-async fn try_once(
-    connector: Connector,
-    options: ZooKeeperOptions,
-    clock: Clock,
-    asked: Duration,
-) -> Result<Opened, Error> {
+async fn try_once(wish: Wish) -> Result<Opened, Unopened> {
+    let Wish { connector, options, clock, timeout, several } = wish;
     let asked_at = clock.now();
-    let mut connector = connector.with_session_timeout(asked).with_connection_timeout(silence_max(asked));
+    let mut connector = connector.with_session_timeout(timeout).with_connection_timeout(silence_max(timeout));
     if let (Some(user), Some(password)) = (&options.user, &options.password) {
         connector = connector.with_auth("digest", format!("{user}:{}", password.reveal()).as_bytes());
     }
     let client = tls::connect(connector, &options).await?;
+    if several {
+        alone::refuse(&client).await?;
+    }
     let mut made = make_path(&client, &options.path).await;
     // A busy server may lose the connection, but not the session.
     for _ in 1..PATH_TRIES {
@@ -90,7 +121,8 @@ async fn try_once(
         }
         made = make_path(&client, &options.path).await;
     }
-    made.map(|()| Opened { client, asked_at })
+    made?;
+    Ok(Opened { client, asked_at })
 }
 
 /// Looking comes first: whoever may use the path need not be allowed to make it.

@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use lockkeeper_core::inspect::{Finding, Inspect, Severity};
 use lockkeeper_core::kit::some_of;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::ZooKeeper;
+use crate::alone;
 
 /// An answer that takes longer than this on average makes pulses late.
 const LATENCY_SLOW_MS: f64 = 100.0;
-/// No honest answer to a four-letter word is longer.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
 type Version = (u32, u32, u32);
 
@@ -71,6 +68,7 @@ pub(crate) async fn examine(store: &ZooKeeper) -> Vec<Finding> {
         let field = |name: &str| answer.lines().find_map(|it| it.strip_prefix(name)).map(str::trim);
         let mode = field("Mode:");
         match mode {
+            Some("standalone") if 1 < store.options().servers.len() => servers.of(server, stands_alone()),
             Some("standalone") => standalone = true,
             Some("leader") => leaders += 1,
             Some(_) => {}
@@ -92,6 +90,15 @@ pub(crate) async fn examine(store: &ZooKeeper) -> Vec<Finding> {
     findings.extend(servers.told());
     findings.extend(about_ensemble(standalone, leaders));
     findings
+}
+
+/// One of several that are named.
+fn stands_alone() -> Finding {
+    Finding::danger(
+        "it stands alone, and the URL names several servers",
+        "it keeps locks of its own: whoever reaches only it, and does not know the others, gets what is held there",
+        "stop it, and start it as a member of the ensemble; if it is the only one, name it alone",
+    )
 }
 
 fn about_ensemble(standalone: bool, leaders: usize) -> Option<Finding> {
@@ -196,14 +203,7 @@ fn about_conf(store: &ZooKeeper, conf: &str) -> Option<Finding> {
     })
 }
 
-/// The answer to a four-letter word; `None` if the server does not answer, or does not allow the word.
+/// The answer to a four-letter word, unless that takes too long.
 async fn word(store: &ZooKeeper, server: &str, word: &str) -> Option<String> {
-    let ask = async {
-        let mut stream = TcpStream::connect(server).await.ok()?;
-        stream.write_all(word.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await.ok()?;
-        Some(answer).filter(|it| !it.contains("not in the whitelist"))
-    };
-    store.store.in_time("examining the ensemble", ask).await.ok()?
+    store.store.in_time("examining the ensemble", alone::word(server, word)).await.ok()?
 }

@@ -3,6 +3,8 @@
 use lockkeeper_core::backend::Fault;
 use zookeeper_client::Error;
 
+use crate::alone::{self, Unopened};
+
 pub(crate) const NAME: &str = "zookeeper";
 
 /// What a failed call means for the caller.
@@ -21,6 +23,14 @@ pub(crate) fn from_error(doing: &'static str, error: Error) -> Fault {
     };
     let kind = if is_transient(&error) { Fault::transient } else { Fault::permanent };
     kind(NAME, doing, message).with_source(error)
+}
+
+/// Why no session was opened.
+pub(crate) fn of_opening(doing: &'static str, unopened: Unopened) -> Fault {
+    match unopened {
+        Unopened::Client(error) => from_error(doing, error),
+        Unopened::Alone(servers) => Fault::transient(NAME, doing, alone::about(&servers)),
+    }
 }
 
 /// Whether it may pass.

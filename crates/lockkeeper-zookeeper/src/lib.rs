@@ -13,6 +13,7 @@
 //! No type of the client crate is part of this interface; it may change in any release.
 
 mod admin;
+mod alone;
 mod connection;
 mod doctor;
 mod fault;

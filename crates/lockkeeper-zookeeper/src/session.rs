@@ -143,8 +143,8 @@ impl Sessions {
         let connector = tls::connector(&options)?;
         // The client lives where it is made: on our own thread, which no application can block.
         let opened = self.driver.spawn(connection::open(connector, options, clock, asked)).await;
-        let opened = opened.unwrap_or(Err(Error::ClientClosed));
-        let session = Arc::new(Session::new(opened.map_err(|it| fault::from_error(DOING, it))?));
+        let opened = opened.unwrap_or(Err(Error::ClientClosed.into()));
+        let session = Arc::new(Session::new(opened.map_err(|it| fault::of_opening(DOING, it))?));
         *current = Some(session.clone());
         drop(current);
         let idle_max = self.options.idle_of(session.timeout);

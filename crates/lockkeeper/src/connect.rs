@@ -8,6 +8,8 @@ use lockkeeper_core::inspect::{DynInspect, Inspect};
 use lockkeeper_core::kit::Home;
 use lockkeeper_core::{Error, Locker, LockerBuilder, Memory, Result};
 
+use crate::here::Here;
+
 /// An opened store: a locker to be, and the operator's view of it.
 ///
 /// ```
@@ -166,7 +168,8 @@ const KNOWN: &str = "`memory:`, `sqlite:PATH`, `redis://HOST`, `redis+sentinel:/
     `zookeeper://HOSTS/PATH`, `redlock://HOST,HOST,HOST`";
 
 fn store(backend: impl Backend + Inspect + Clone) -> Store {
-    Store { inspect: Arc::new(backend.clone()), locker: Locker::builder(backend) }
+    let inspect = Here::new(backend.clone(), backend.profile().name);
+    Store { inspect: Arc::new(inspect), locker: Locker::builder(backend) }
 }
 
 /// One function per store, which says what is missing where its feature is off.

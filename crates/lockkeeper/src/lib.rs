@@ -91,6 +91,7 @@ pub mod __private;
 #[cfg(feature = "config")]
 pub mod config;
 mod connect;
+mod here;
 pub mod meters;
 mod process;
 #[cfg(feature = "test-util")]

@@ -3,19 +3,32 @@
 //!
 //! A test's own process has threads of the harness. So each case runs in a process of its own, which is this same test.
 
-#![cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#![cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+#![allow(clippy::print_stderr, reason = "what is printed is shown when a test fails")]
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use fork::Fork;
-use lockkeeper::{Error, Guard, Locker};
-use lockkeeper_servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions};
+use lockkeeper::barrier::{Entry, Inside};
+use lockkeeper::spi::DynInspect;
+use lockkeeper::{Error, Guard, Key, Latch, Leaders, Leadership, Locker, LostReason, Result, Tick};
+use lockkeeper_servers::{
+    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+};
 use tokio::runtime::Runtime;
 
 const CHILDREN: usize = 3;
@@ -23,7 +36,7 @@ const ROUNDS: usize = 15;
 /// Long enough that nothing expires while the machine is busy.
 const TTL: Duration = Duration::from_secs(120);
 /// Nothing in these tests takes nearly as long.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(60);
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -66,26 +79,144 @@ async fn open(url: &str) -> Locker {
     lockkeeper::open(url).await.unwrap().locker.ttl(TTL).build()
 }
 
-/// A locker that has worked, and a guard that it holds.
-fn begin(runtime: &Runtime, url: &str) -> (Locker, Guard) {
+/// What a process has when it forks: a locker that has worked, and something of every kind that it made.
+struct Along {
+    locker: Locker,
+    kept: Guard,
+    leadership: Leadership,
+    deputy: Leadership,
+    leaders: Leaders,
+    tick: Tick,
+    latch: Latch,
+    inside: Box<Inside>,
+    inspect: Arc<dyn DynInspect>,
+}
+
+fn begin(runtime: &Runtime, url: &str) -> Along {
     runtime.block_on(async {
-        let locker = open(url).await;
+        let store = lockkeeper::open(url).await.unwrap();
+        let (locker, inspect) = (store.locker.ttl(TTL).build(), store.inspect);
         locker.lock("shared").await.unwrap().release().await.unwrap();
         let kept = locker.lock("kept").await.unwrap();
-        (locker, kept)
+        let leadership = locker.campaign("role", "the parent").win().await.unwrap();
+        let deputy = locker.campaign("deputy", "the parent").win().await.unwrap();
+        let mut leaders = locker.leaders("role").unwrap();
+        assert_eq!(leaders.next().await.unwrap().unwrap().value, "the parent");
+        let tick = locker.once("job", "tick").tick().unwrap();
+        let latch = locker.latch("latch", 2);
+        latch.arrive("the parent").await.unwrap();
+        let Entry::Inside(inside) = locker.barrier("double", 1).enter("the parent").await.unwrap() else {
+            panic!("it was broken");
+        };
+        Along { locker, kept, leadership, deputy, leaders, tick, latch, inside, inspect }
     })
 }
 
+/// It answered that it does not work in a fork.
+#[track_caller]
+fn refused<T>(answer: Result<T>) {
+    match answer {
+        Err(error @ Error::Forked { .. }) => assert!(error.to_string().contains("fork"), "{error}"),
+        Err(error) => panic!("another error: {error}"),
+        Ok(_) => panic!("it was answered"),
+    }
+}
+
+/// Until it is dropped: a fork that hangs ends, and not well.
+fn never_hangs() -> Sender<()> {
+    let (over, is_over) = channel();
+    std::thread::spawn(move || {
+        if is_over.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("what came along by a fork hangs");
+            std::process::exit(9);
+        }
+    });
+    over
+}
+
 /// In a fork: what came along answers at once, and never says yes.
-fn what_came_along_is_refused(locker: Locker, kept: Guard) {
-    assert!(!kept.is_valid() && kept.remaining() == Duration::ZERO);
-    assert!(matches!(kept.check(), Err(Error::Forked { .. })));
-    let error = locker.lock("other").blocking().unwrap_err();
-    assert!(matches!(error, Error::Forked { .. }), "{error}");
-    assert!(error.to_string().contains("fork"), "{error}");
-    assert!(matches!(locker.lock("other").attempt().blocking(), Err(Error::Forked { .. })));
-    assert!(matches!(kept.release_blocking(), Err(Error::Forked { .. })));
+fn what_came_along_is_refused(along: Along) {
+    let _over = never_hangs();
+    let Along { locker, kept, leadership, deputy, mut leaders, tick, latch, inside, inspect } = along;
+    locks_are_refused(&locker, kept);
+    memos_are_refused(&locker, &latch, &tick);
+    refused(leaders.next_blocking());
+    runtime().block_on(async {
+        memos_are_refused_async(&locker, &latch, &tick).await;
+        refused(leaders.next().await);
+        a_role_is_refused(leadership).await;
+        inspection_is_refused(&*inspect).await;
+    });
+    refused(deputy.resign_blocking());
+    refused(inside.leave_blocking());
     drop(locker);
+}
+
+fn locks_are_refused(locker: &Locker, kept: Guard) {
+    assert!(!kept.is_valid() && kept.remaining() == Duration::ZERO);
+    refused(kept.check());
+    refused(locker.lock("other").blocking());
+    refused(locker.lock("other").attempt().blocking());
+    refused(kept.release_blocking());
+    assert_eq!(locker.cool(), 0);
+}
+
+/// Everything that stands on memos, on a thread without a runtime.
+fn memos_are_refused(locker: &Locker, latch: &Latch, tick: &Tick) {
+    refused(locker.leader_blocking("role"));
+    refused(locker.leaders("role"));
+    refused(locker.campaign("role", "a fork").win_blocking());
+    refused(locker.latch("latch", 2).arrive_blocking("a fork"));
+    refused(latch.arrive_blocking("a fork"));
+    refused(latch.status_blocking());
+    refused(latch.wait_blocking());
+    refused(locker.barrier("double", 1).status_blocking());
+    refused(locker.barrier("double", 1).wait_blocking("a fork"));
+    refused(locker.barrier("double", 1).enter_blocking("a fork"));
+    refused(tick.is_done_blocking());
+    refused(tick.set_done_blocking());
+    refused(locker.once("job", "tick").tick());
+    refused(locker.once("job", "tick").run_blocking(|_| Ok::<_, Error>(())));
+}
+
+/// The same where there is one.
+async fn memos_are_refused_async(locker: &Locker, latch: &Latch, tick: &Tick) {
+    refused(locker.lock("other").await);
+    refused(locker.leader("role").await);
+    refused(locker.campaign("role", "a fork").win().await);
+    refused(locker.campaign("role", "a fork").run(async |_| ()).await);
+    refused(latch.arrive("a fork").await);
+    refused(latch.status().await);
+    refused(latch.wait().await);
+    refused(locker.barrier("double", 1).status().await);
+    refused(locker.barrier("double", 1).wait("a fork").await);
+    refused(locker.barrier("double", 1).enter("a fork").await);
+    refused(tick.is_done().await);
+    refused(tick.set_done().await);
+    refused(locker.once("job", "tick").run(async |_| Ok::<_, Error>(())).await);
+    refused(locker.shutdown(HANG).await);
+}
+
+async fn a_role_is_refused(leadership: Leadership) {
+    assert!(!leadership.is_valid() && leadership.remaining() == Duration::ZERO);
+    assert_eq!(leadership.lost().unwrap().await, LostReason::Forked);
+    refused(leadership.proclaim("a fork").await);
+    refused(leadership.proclaim_blocking("a fork"));
+    refused(leadership.resign().await);
+}
+
+async fn inspection_is_refused(inspect: &dyn DynInspect) {
+    let key = Key::new("kept").unwrap();
+    let answers = [
+        inspect.list("").await.map(drop),
+        inspect.show(&key).await.map(drop),
+        inspect.break_lock(&key).await.map(drop),
+        inspect.doctor().await.map(drop),
+    ];
+    for answer in answers {
+        let fault = answer.expect_err("it was answered");
+        assert!(fault.to_string().contains("came here by a fork"), "{fault}");
+    }
 }
 
 /// In a fork: take turns with the others, and write down what was got.
@@ -113,13 +244,22 @@ fn fences_grew(folder: &Path) {
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
 }
 
-/// The parent's lock was not touched, and it works on.
-fn the_parent_goes_on(runtime: &Runtime, url: &str, locker: &Locker, kept: Guard) {
-    assert!(kept.is_valid());
+/// What the parent has was not touched, and works on.
+fn the_parent_goes_on(runtime: &Runtime, url: &str, along: Along) {
+    let Along { locker, kept, leadership, deputy, mut leaders, tick, latch, inside, inspect } = along;
+    assert!(kept.is_valid() && leadership.is_valid() && deputy.is_valid());
     runtime.block_on(async {
         let stranger = open(url).await;
         assert!(stranger.try_lock("kept").await.unwrap().is_none(), "a fork gave it back");
+        assert_eq!(stranger.leader("role").await.unwrap().unwrap().value, "the parent");
+        assert_eq!(stranger.leader("deputy").await.unwrap().unwrap().term, deputy.term());
+        assert_eq!(latch.status().await.unwrap().arrived, ["the parent"]);
+        assert!(!tick.is_done().await.unwrap(), "a fork said so");
+        inside.leave().await.unwrap();
+        leadership.resign().await.unwrap();
+        assert_eq!(leaders.next().await.unwrap(), None);
         locker.lock("after").await.unwrap().release().await.unwrap();
+        assert!(inspect.show(kept.key()).await.unwrap().is_some());
         kept.release().await.unwrap();
         assert!(stranger.try_lock("kept").await.unwrap().is_some());
     });
@@ -128,19 +268,16 @@ fn the_parent_goes_on(runtime: &Runtime, url: &str, locker: &Locker, kept: Guard
 /// On a server the children open lockers of their own while the parent's is open.
 fn beside_a_server(url: &str, folder: &Path) {
     let runtime = runtime();
-    let (locker, kept) = begin(&runtime, url);
-    let mut came_along = Some((locker, kept));
+    let mut along = Some(begin(&runtime, url));
     let children = (0..CHILDREN).map(|_| {
         forked(|| {
-            let (locker, kept) = came_along.take().unwrap();
-            what_came_along_is_refused(locker, kept);
+            what_came_along_is_refused(along.take().unwrap());
             take_turns(url, folder);
         })
     });
     children.collect::<Vec<_>>().into_iter().for_each(ends_well);
-    let (locker, kept) = came_along.unwrap();
     fences_grew(folder);
-    the_parent_goes_on(&runtime, url, &locker, kept);
+    the_parent_goes_on(&runtime, url, along.unwrap());
 }
 
 #[test]
@@ -164,24 +301,38 @@ fn on_mariadb_a_fork_shares_nothing_with_its_parent() {
 }
 
 #[test]
+fn on_redis_a_fork_shares_nothing_with_its_parent() {
+    if let Some((url, folder)) = role() {
+        return beside_a_server(&url, &folder);
+    }
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
+    in_a_process_of_its_own("on_redis_a_fork_shares_nothing_with_its_parent", &server.url());
+}
+
+#[test]
+fn on_etcd_a_fork_shares_nothing_with_its_parent() {
+    if let Some((url, folder)) = role() {
+        return beside_a_server(&url, &folder);
+    }
+    let runtime = runtime();
+    let server = runtime.block_on(Etcd::start(EtcdOptions::default())).unwrap();
+    let url = server.url().replace("http://", "etcd://");
+    in_a_process_of_its_own("on_etcd_a_fork_shares_nothing_with_its_parent", &url);
+}
+
+#[test]
 fn on_sqlite_a_fork_is_refused_a_file_that_its_parent_has_open() {
     let test = "on_sqlite_a_fork_is_refused_a_file_that_its_parent_has_open";
     if let Some((url, _)) = role() {
         let runtime = runtime();
-        let (locker, kept) = begin(&runtime, &url);
-        let store = runtime.block_on(lockkeeper::open(&url)).unwrap();
-        let mut came_along = Some((locker, kept));
+        let mut along = Some(begin(&runtime, &url));
         ends_well(forked(|| {
-            let (locker, kept) = came_along.take().unwrap();
-            what_came_along_is_refused(locker, kept);
-            let own = self::runtime();
-            let listed = own.block_on(store.inspect.list("")).unwrap_err();
-            assert!(listed.to_string().contains("forked"), "{listed}");
-            let error = own.block_on(lockkeeper::open(&url)).unwrap_err();
+            what_came_along_is_refused(along.take().unwrap());
+            let error = self::runtime().block_on(lockkeeper::open(&url)).unwrap_err();
             assert!(error.to_string().contains("a fork of one that had the file open"), "{error}");
         }));
-        let (locker, kept) = came_along.unwrap();
-        return the_parent_goes_on(&runtime, &url, &locker, kept);
+        return the_parent_goes_on(&runtime, &url, along.unwrap());
     }
     let folder = tempfile::tempdir().unwrap();
     in_a_process_of_its_own(test, &format!("sqlite:{}", folder.path().join("locks.db").display()));
@@ -191,9 +342,10 @@ fn on_sqlite_a_fork_is_refused_a_file_that_its_parent_has_open() {
 fn on_sqlite_forks_take_turns_once_their_parent_has_closed_the_file() {
     if let Some((url, folder)) = role() {
         let runtime = runtime();
-        let (locker, kept) = begin(&runtime, &url);
-        runtime.block_on(kept.release()).unwrap();
-        drop(locker);
+        runtime.block_on(async {
+            let locker = open(&url).await;
+            locker.lock("shared").await.unwrap().release().await.unwrap();
+        });
         // The locker's threads close the file after it is dropped.
         while has_open(url.strip_prefix("sqlite:").unwrap()) {
             std::thread::yield_now();

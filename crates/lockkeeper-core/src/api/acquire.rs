@@ -277,8 +277,7 @@ enum Start {
 
 /// Arrive at the local line.
 fn begin(request: &LockRequest, engine: &Arc<Engine>, key: &Key, now: Moment) -> Result<Start> {
-    engine.check_process()?;
-    engine.background.start()?;
+    engine.start()?;
     check_order(request, engine, key);
     match arrive(engine, key, &request.ask, now) {
         Arrival::Cooled(_) => {

@@ -108,7 +108,7 @@ impl Campaign {
     pub async fn win(&self) -> Result<Leadership> {
         check_value(&self.value)?;
         let engine = &self.engine;
-        engine.background.start()?;
+        engine.start()?;
         let memo = memo_of(engine, &self.name)?;
         let mut request = LockRequest::new(engine.clone(), Key::new(&self.name)).ttl(self.ttl).cold();
         if let Some(wait) = self.wait {
@@ -283,6 +283,7 @@ impl Leadership {
     /// # Errors
     /// As for [`Guard::release`].
     pub async fn resign(mut self) -> Result<()> {
+        self.engine.check_process()?;
         let Some(guard) = self.guard.take() else { return Err(Error::Closed) };
         let mut vacating = Vacating::begin(&self.engine, &self.rostrum);
         // Side by side, so that the next one is let in by one hand-off, not after the trips that the memo takes.
@@ -294,6 +295,10 @@ impl Leadership {
 impl Drop for Leadership {
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
+        // The role of a process that forked is not ours to give back.
+        if !self.engine.is_here() {
+            return;
+        }
         let vacating = Vacating::begin(&self.engine, &self.rostrum);
         drop(guard);
         drop(vacating);

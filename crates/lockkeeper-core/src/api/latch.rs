@@ -189,7 +189,7 @@ impl Latch {
     /// # Errors
     /// As for [`Latch::arrive`].
     pub fn arrive_blocking(&self, party: impl AsRef<str>) -> Result<LatchStatus> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.arrive(party))
     }
 
@@ -198,7 +198,7 @@ impl Latch {
     /// # Errors
     /// As for [`Latch::arrive`].
     pub fn wait_blocking(&self) -> Result<LatchStatus> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.wait())
     }
 
@@ -207,7 +207,7 @@ impl Latch {
     /// # Errors
     /// As for [`Latch::wait_at_most`].
     pub fn wait_at_most_blocking(&self, wait: Duration) -> Result<LatchStatus> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.wait_at_most(wait))
     }
 
@@ -216,7 +216,7 @@ impl Latch {
     /// # Errors
     /// As for [`Latch::arrive`].
     pub fn status_blocking(&self) -> Result<LatchStatus> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.status())
     }
 
@@ -229,7 +229,7 @@ impl Latch {
                 return Ok(status);
             }
             let changed = memo.changed(&self.engine, version, until.min(now.after(LOOK_AGAIN)));
-            InRuntime::new(&self.engine.background, changed).await;
+            InRuntime::new(&self.engine.background, changed).await?;
         }
     }
 
@@ -249,7 +249,7 @@ impl Latch {
             return Err(Error::invalid("a latch that is kept for no time never opens"));
         }
         Key::new(name)?;
-        engine.background.start()?;
+        engine.start()?;
         let round = round.as_deref().unwrap_or_default();
         let (what, len) = ("the name of a latch, with its round,", name.len() + round.len());
         let key = memo_key(what, len, BEFORE_NAME, &format!("latch:{}:{name}{round}", name.len()))?;

@@ -191,7 +191,7 @@ impl Locker {
     /// # Errors
     /// As for [`leader`](Locker::leader).
     pub fn leader_blocking(&self, name: impl AsRef<str>) -> Result<Option<Leader>> {
-        self.0.background.start()?;
+        self.0.start()?;
         self.0.background.block_on(self.leader(name))
     }
 
@@ -263,6 +263,10 @@ impl Locker {
     /// ```
     pub fn cool(&self) -> usize {
         let engine = &self.0;
+        // What a process that forked keeps is not ours to give back.
+        if !engine.is_here() {
+            return 0;
+        }
         engine.queue.idle().iter().filter(|it| leave::cool(engine, it, CooledBy::Hand)).count()
     }
 

@@ -184,7 +184,7 @@ impl MultiRequest {
     /// As for the request awaited.
     pub fn blocking(self) -> Result<MultiGuard> {
         let engine = self.engine.clone();
-        engine.background.start()?;
+        engine.start()?;
         engine.background.block_on(self.take())
     }
 
@@ -323,7 +323,7 @@ impl MultiAttempt {
     /// As for the attempt awaited.
     pub fn blocking(self) -> Result<Option<MultiGuard>> {
         let engine = self.0.engine.clone();
-        engine.background.start()?;
+        engine.start()?;
         engine.background.block_on(self.0.take_if_free())
     }
 }

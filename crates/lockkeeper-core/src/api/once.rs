@@ -177,7 +177,7 @@ impl OnceRequest {
         job: impl FnOnce(&Guard) -> Result<T, E>,
     ) -> Result<Once<T>, E> {
         let engine = self.request.engine.clone().ok_or(Error::Closed)?;
-        engine.background.start()?;
+        engine.start()?;
         engine.background.block_on(self.run(async |guard| job(guard)))
     }
 }
@@ -225,7 +225,7 @@ impl Tick {
         // The length keeps names and ticks apart, whatever is in them.
         let (what, len) = ("the name of a job, with its tick,", name.len() + tick.len());
         let key = memo_key(what, len, BEFORE_NAME, &format!("once:{}:{name}{tick}", name.len()))?;
-        engine.background.start()?;
+        engine.start()?;
         let memo = MemoOf::new(&engine, key, "remember what was done")?;
         let text = format!("done\nhost={}\npid={}\n", engine.label.host, engine.label.pid).into_bytes();
         Ok(Tick { engine, memo, text, remember: *remember })

@@ -247,7 +247,7 @@ impl LockRequest {
     /// As for the request awaited.
     pub fn blocking(self) -> Result<Guard> {
         let engine = self.engine.clone().ok_or(Error::Closed)?;
-        engine.background.start()?;
+        engine.start()?;
         engine.background.block_on(self)
     }
 
@@ -393,7 +393,7 @@ impl Attempt {
     /// As for the attempt awaited.
     pub fn blocking(self) -> Result<Option<Guard>> {
         let engine = self.0.engine.clone().ok_or(Error::Closed)?;
-        engine.background.start()?;
+        engine.start()?;
         engine.background.block_on(self.into_future())
     }
 }

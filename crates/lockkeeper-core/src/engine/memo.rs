@@ -39,8 +39,9 @@ pub(crate) enum Changed<T> {
 
 impl MemoOf {
     /// # Errors
-    /// [`Error::Unsupported`] if the store keeps no memos.
+    /// [`Error::Unsupported`] if the store keeps no memos, [`Error::Forked`] in a fork.
     pub(crate) fn new(engine: &Engine, key: Key, what: &str) -> Result<Self> {
+        engine.check_process()?;
         let name = engine.profile.name;
         let memos = engine.backend.memos_dyn().ok_or_else(|| {
             Error::unsupported(name, format!("{what}: it keeps nothing but locks; use another store"))
@@ -48,7 +49,9 @@ impl MemoOf {
         Ok(MemoOf { memos, key })
     }
 
+    // Whoever keeps this may have been forked since: the connection is the parent's, and no thread moves it here.
     pub(crate) async fn read(&self, engine: &Engine) -> Result<Option<Memo>> {
+        engine.check_process()?;
         patiently(engine, || self.memos.read(&self.key)).await
     }
 
@@ -91,8 +94,13 @@ impl MemoOf {
     }
 
     /// Wait until reading again is worthwhile, at most until then.
-    pub(crate) async fn changed(&self, engine: &Engine, seen: Option<u64>, until: Moment) {
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a fork, where nobody would tell.
+    pub(crate) async fn changed(&self, engine: &Engine, seen: Option<u64>, until: Moment) -> Result<()> {
+        engine.check_process()?;
         engine.clock.within(until, self.memos.changed(&self.key, seen)).await;
+        Ok(())
     }
 }
 

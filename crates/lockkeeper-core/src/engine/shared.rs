@@ -136,6 +136,15 @@ impl Engine {
         self.made_in.is_here()
     }
 
+    /// Begin to use the locker on this thread: its background runs from now on.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] if this process did not make the locker; [`Error::Unavailable`] if there is no thread left.
+    pub(crate) fn start(&self) -> Result<()> {
+        self.check_process()?;
+        self.background.start()
+    }
+
     /// # Errors
     /// [`Error::Forked`] if this process did not make the locker.
     pub(crate) fn check_process(&self) -> Result<()> {

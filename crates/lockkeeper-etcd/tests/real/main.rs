@@ -6,6 +6,7 @@ mod admin_of;
 mod common;
 mod faults;
 mod fences;
+mod full;
 mod leaving;
 mod listening;
 mod operator;

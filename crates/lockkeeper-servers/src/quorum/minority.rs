@@ -76,6 +76,23 @@ pub async fn any_node_that_swallows_everything_keeps_nobody_out<Q: Quorum>() {
     guard.release().await.unwrap();
 }
 
+/// The way to the first server is gone without a word: who dials it is neither taken nor refused.
+pub async fn a_node_that_vanishes_keeps_nobody_out<Q: Quorum>() {
+    let servers = Q::start(3).await;
+    let mut proxies = Vec::new();
+    for node in servers.nodes() {
+        proxies.push(Proxy::start(node.port()).await.unwrap());
+    }
+    let url = Q::url(&proxies.iter().map(Proxy::address).collect::<Vec<_>>(), TTL);
+    let running = locker(&Q::connect(&url).await, TTL);
+    let guard = running.lock("held").await.unwrap();
+    proxies[0].vanish().await.unwrap();
+    serves::<Q>(&url, &running, "a lock while a way is gone").await;
+    Clock::boot().sleep(TTL).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
 /// Make a test of every case of this file: `quorum_minority!(Servers)`.
 #[macro_export]
 macro_rules! quorum_minority {
@@ -86,6 +103,7 @@ macro_rules! quorum_minority {
                 any_frozen_node_keeps_nobody_out
                 any_dead_node_keeps_nobody_out
                 any_node_that_swallows_everything_keeps_nobody_out
+                a_node_that_vanishes_keeps_nobody_out
             }
         }
     };

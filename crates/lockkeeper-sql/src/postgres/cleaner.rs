@@ -1,4 +1,5 @@
-//! The cleaner: now and then one of all processes removes what dead ones left.
+//! The cleaner: now and then one of all processes removes what dead ones left. Each then also looks whether its server is
+//! still the one that all should use.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -38,6 +39,7 @@ async fn clean_on(weak: Weak<Keeper>) {
         let Some(keeper) = weak.upgrade() else { return };
         let way = keeper.way().clone();
         drop(keeper);
+        way.shared.dialer.look().await;
         while clean(&way).await {
             clock.sleep(BREATH).await;
         }

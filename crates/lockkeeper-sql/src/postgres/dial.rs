@@ -1,21 +1,28 @@
-//! Connecting: of several hosts the first that answers and takes writes. A silent one holds up nobody.
+//! Connecting: of several hosts one that answers, takes writes and is the store that this process knows. A silent one holds
+//! up nobody.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lockkeeper_core::Clock;
+use lockkeeper_core::kit::locked;
+use lockkeeper_core::{Clock, Moment};
 use tokio_postgres::Config;
 
 use super::fault::{Result, Trouble};
 use super::options::PostgresOptions;
+use super::origin::{self, Writer};
 use super::session::{Ears, Session};
 use super::wire::Wire;
+use crate::joint::Joint;
 
 /// After so long without an answer the next host is tried as well.
 const STAGGER: Duration = Duration::from_millis(250);
+
+/// How often all hosts are asked, not only as many as it needs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The ways to one database.
 pub(crate) struct Dialer {
@@ -25,6 +32,24 @@ pub(crate) struct Dialer {
     answer_within: Duration,
     /// The host that was good last, which is tried first.
     good: AtomicUsize,
+    seen: Mutex<Seen>,
+}
+
+/// What this process knows of its store.
+#[derive(Default)]
+struct Seen {
+    store: Option<Writer>,
+    /// When all hosts were asked.
+    looked_at: Option<Moment>,
+    /// The sessions that are open, and where.
+    open: Vec<(Writer, Joint)>,
+}
+
+/// A session with a host that takes writes.
+struct Found {
+    at: usize,
+    session: Session,
+    writer: Writer,
 }
 
 impl Dialer {
@@ -34,51 +59,148 @@ impl Dialer {
             wire,
             answer_within: options.common.timeout,
             good: AtomicUsize::new(0),
+            seen: Mutex::default(),
         }
+    }
+
+    /// Whether there is more than one host to choose from.
+    pub(crate) fn has_choice(&self) -> bool {
+        1 < self.hosts.len()
     }
 
     /// Open a session on the present runtime.
     pub(crate) async fn dial(&self, ears: Option<&Arc<Ears>>) -> Result<Session> {
+        let session = tokio::select! {
+            biased;
+            session = self.open() => session?,
+            () = Clock::boot().sleep(self.answer_within) => return Err(Trouble::Silent),
+        };
+        if let Some(ears) = ears {
+            session.tell(ears);
+        }
+        Ok(session)
+    }
+
+    async fn open(&self) -> Result<Session> {
+        if !self.has_choice() {
+            return self.session(0).await;
+        }
+        let (found, last) = self.ask(self.is_time_to_look()).await;
+        if found.is_empty() { Err(last) } else { self.chosen(found) }
+    }
+
+    /// Look at all hosts. If another was promoted since, our sessions with the one before it end, so that locks that are held
+    /// there are lost in words and not held twice.
+    pub(crate) async fn look(&self) {
+        if !self.has_choice() {
+            return;
+        }
         tokio::select! {
             biased;
-            session = self.race(ears) => session,
-            () = Clock::boot().sleep(self.answer_within) => Err(Trouble::Silent),
+            // Whoever is not reached or not believed now changes nothing for those who are connected.
+            (found, _) = self.ask(true) => drop(self.chosen(found)),
+            () = Clock::boot().sleep(self.answer_within) => {}
         }
     }
 
-    async fn race(&self, ears: Option<&Arc<Ears>>) -> Result<Session> {
+    /// All hosts that take writes, for the operator.
+    pub(crate) async fn writers(&self) -> Vec<Writer> {
+        if !self.has_choice() {
+            return Vec::new();
+        }
+        tokio::select! {
+            biased;
+            (found, _) = self.ask(true) => found.into_iter().map(|it| it.writer).collect(),
+            () = Clock::boot().sleep(self.answer_within) => Vec::new(),
+        }
+    }
+
+    fn is_time_to_look(&self) -> bool {
+        let (now, seen) = (Clock::boot().now(), locked(&self.seen));
+        seen.store.is_none() || seen.looked_at.is_none_or(|it| LOOK_EVERY <= now - it)
+    }
+
+    fn is_believed(&self, writer: &Writer) -> bool {
+        origin::choose(locked(&self.seen).store.as_ref(), std::slice::from_ref(writer)).is_ok()
+    }
+
+    /// Ask the hosts one after the other, the last good one first, until one takes writes that is our store. To look at `all`,
+    /// the others are asked then, too, and waited for a moment. With what the last failure was.
+    async fn ask(&self, all: bool) -> (Vec<Found>, Trouble) {
         let (clock, count, first) = (Clock::boot(), self.hosts.len(), self.good.load(Ordering::Relaxed));
-        let mut attempts = FuturesUnordered::new();
-        let (mut begun, mut last) = (0, Err(Trouble::Silent));
+        let (mut attempts, mut begun) = (FuturesUnordered::new(), 0);
+        let (mut found, mut last, mut until) = (Vec::new(), Trouble::Silent, Moment::NEVER);
+        if all {
+            locked(&self.seen).looked_at = Some(clock.now());
+        }
         loop {
-            if begun < count {
-                let at = (first + begun) % count;
-                attempts.push(self.attempt(at, ears.cloned()));
+            let more = if found.is_empty() { 1 } else { count };
+            for _ in 0..more.min(count - begun) {
+                attempts.push(self.attempt((first + begun) % count));
                 begun += 1;
             }
             tokio::select! {
                 biased;
                 ended = attempts.next() => match ended {
-                    Some((at, Ok(session))) => {
-                        self.good.store(at, Ordering::Relaxed);
-                        return Ok(session);
+                    Some(Ok(it)) => {
+                        let believed = self.is_believed(&it.writer);
+                        found.push(it);
+                        if believed && !all {
+                            return (found, last);
+                        }
+                        // Ours may be slow; if it does not come it is the stranger that is to be told.
+                        let wait = if believed { STAGGER } else { self.answer_within / 2 };
+                        until = until.min(clock.now().after(wait));
                     }
-                    Some((_, failed)) => last = failed,
+                    Some(Err(failed)) => last = failed,
                     // All were tried and none is left.
-                    None if begun == count => return last,
+                    None if begun == count => return (found, last),
                     None => {}
                 },
-                () = clock.sleep(STAGGER), if begun < count => {}
+                () = clock.sleep_until(until), if !found.is_empty() => return (found, last),
+                () = clock.sleep(STAGGER), if found.is_empty() && begun < count => {}
             }
         }
     }
 
-    async fn attempt(&self, at: usize, ears: Option<Arc<Ears>>) -> (usize, Result<Session>) {
+    async fn session(&self, at: usize) -> Result<Session> {
         let Some(config) = self.hosts.get(at) else {
-            return (at, Err(Trouble::Refused("the URL names no host".into())));
+            return Err(Trouble::Refused("the URL names no host".into()));
         };
-        (at, Session::open(config.clone(), self.wire.clone(), ears, self.answer_within).await)
+        Session::open(config.clone(), self.wire.clone(), self.answer_within).await
     }
+
+    async fn attempt(&self, at: usize) -> Result<Found> {
+        let session = self.session(at).await?;
+        let origin = origin::ask(&session).await?;
+        let host = self.hosts.get(at).map(name_of).unwrap_or_default();
+        Ok(Found { at, session, writer: Writer { host, origin } })
+    }
+
+    /// The one that is our store. Those that it came after are not used any more.
+    fn chosen(&self, mut found: Vec<Found>) -> Result<Session> {
+        let writers: Vec<Writer> = found.iter().map(|it| it.writer.clone()).collect();
+        let mut seen = locked(&self.seen);
+        let Found { at, session, writer } = found.swap_remove(origin::choose(seen.store.as_ref(), &writers)?);
+        seen.open.retain(|(where_to, open)| {
+            let outrun = origin::is_later(&writer, where_to);
+            if outrun {
+                open.end();
+            }
+            !outrun && !open.is_over()
+        });
+        seen.open.push((writer.clone(), session.work()));
+        seen.store = Some(writer);
+        self.good.store(at, Ordering::Relaxed);
+        Ok(session)
+    }
+}
+
+/// A host as errors name it.
+fn name_of(config: &Config) -> String {
+    let host = config.get_hosts().first().map(super::doctor::host);
+    let host = host.or_else(|| config.get_hostaddrs().first().map(ToString::to_string)).unwrap_or_default();
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
 }
 
 /// The same configuration with one host in each.

@@ -6,6 +6,7 @@ use tokio_postgres::config::Host;
 
 use super::Store;
 use super::fault::Trouble;
+use super::origin::{self, Writer};
 use crate::finding::encryption;
 
 const DOING: &str = "examining the server";
@@ -35,6 +36,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     let cipher = if get("cipher").is_empty() { "unknown: a pooler stands between" } else { get("cipher") };
     findings.push(encryption(options.tls.is_some(), cipher, &hosts));
+    findings.extend(writing(&store.links.shared.dialer.writers().await));
     findings.push(listening(store).await);
     Ok(findings)
 }
@@ -44,6 +46,27 @@ pub(super) fn host(host: &Host) -> String {
         Host::Tcp(name) => name.clone(),
         Host::Unix(path) => path.to_string_lossy().into_owned(),
     }
+}
+
+/// Of several hosts of the URL one takes writes.
+pub(super) fn writing(writers: &[Writer]) -> Option<Finding> {
+    let two = writers.iter().enumerate().find_map(|(at, one)| {
+        let other = writers.iter().skip(at + 1).find(|other| origin::are_two(one, other))?;
+        Some((&one.host, &other.host))
+    });
+    if let Some((one, other)) = two {
+        return Some(Finding::danger(
+            format!("{one} and {other} both take writes"),
+            "each keeps locks of its own: whoever reaches only one of them gets what is held at the other",
+            "stop one of them, or make it a standby of the other; or take it out of the URL",
+        ));
+    }
+    let unasked = writers.iter().find(|it| it.origin.is_none())?;
+    Some(Finding::warning(
+        format!("this user may not ask {} which store it is", unasked.host),
+        "if two hosts of the URL take writes, both are believed",
+        "GRANT EXECUTE ON FUNCTION pg_control_system, pg_walfile_name TO this user",
+    ))
 }
 
 fn durability<'a>(get: impl Fn(&str) -> &'a str) -> Vec<Finding> {

@@ -16,6 +16,8 @@ pub(crate) enum Trouble {
     NoRuntime,
     /// We said no.
     Refused(String),
+    /// Who answers is not the store that we use. Ours may be back soon.
+    Stranger(String),
 }
 
 pub(crate) type Result<T, E = Trouble> = std::result::Result<T, E>;
@@ -74,6 +76,7 @@ impl Trouble {
                 "the tokio runtime that drives the connection has ended; connect again on a living one",
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
+            Trouble::Stranger(message) => Fault::transient(NAME, doing, message),
             Trouble::Sql(error) => {
                 let text = error.as_db_error().map_or("", |it| it.message());
                 let (kind, advice) = tls_advice(&error)

@@ -18,6 +18,7 @@ mod hear;
 mod keeper;
 mod memos;
 mod options;
+mod origin;
 mod own;
 mod pace;
 mod place;

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -79,6 +79,8 @@ impl Ears {
 pub(crate) struct Session {
     pub(crate) client: Client,
     work: Joint,
+    /// Who is told, once somebody wants to be.
+    ears: Arc<OnceLock<Arc<Ears>>>,
     /// Prepared statements by their text; `None` if a pooler may stand between.
     prepared: Option<tokio::sync::Mutex<HashMap<String, Statement>>>,
     /// Behind a pooler one statement at a time is under way: a pooler may give the server's session to somebody
@@ -95,12 +97,7 @@ pub(crate) struct Session {
 impl Session {
     /// Connect, and find out whether the session is ours alone: a word that we say when it begins is known to
     /// the server's session, but not to one that a pooler had before. Poolers refuse the word or swallow it.
-    pub(crate) async fn open(
-        config: Config,
-        wire: Wire,
-        ears: Option<Arc<Ears>>,
-        answer_within: Duration,
-    ) -> Result<Self> {
+    pub(crate) async fn open(config: Config, wire: Wire, answer_within: Duration) -> Result<Self> {
         let word = ClaimId::random().map_or_else(|_| String::new(), ClaimId::to_hex);
         let mut with_word = config.clone();
         let options = config.get_options().unwrap_or_default();
@@ -113,10 +110,12 @@ impl Session {
             }
             connected => connected?,
         };
-        let work = Joint::start(&Handle::current(), drive(connection, ears));
+        let ears = Arc::<OnceLock<Arc<Ears>>>::default();
+        let work = Joint::start(&Handle::current(), drive(connection, ears.clone()));
         let mut session = Session {
             client,
             work,
+            ears,
             prepared: None,
             one_by_one: tokio::sync::Mutex::default(),
             heard_at: AtomicU64::new(0),
@@ -172,6 +171,21 @@ impl Session {
         let identity =
             |it: &Row| Some(Identity { pid: -it.try_get::<_, i64>(2).ok()?, began: it.try_get(1).ok()? });
         Ok(ours.filter(|_| !word.is_empty()).and_then(identity))
+    }
+
+    /// Tell these what is heard from now on, and that the session has ended. They are told of one session, and not of those
+    /// that were tried beside it.
+    pub(crate) fn tell(&self, ears: &Arc<Ears>) {
+        // A session has one listener.
+        let _ = self.ears.set(ears.clone());
+        if self.is_closed() {
+            ears.ended.notify_one();
+        }
+    }
+
+    /// What drives it, and can end it.
+    pub(crate) fn work(&self) -> Joint {
+        self.work.clone()
     }
 
     /// The number of the server's process; 0 if it may be another's the next moment.
@@ -247,15 +261,15 @@ impl Session {
 }
 
 /// Drive the connection and pass on what it hears.
-async fn drive<S, T>(mut connection: Connection<S, T>, ears: Option<Arc<Ears>>)
+async fn drive<S, T>(mut connection: Connection<S, T>, ears: Arc<OnceLock<Arc<Ears>>>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let _ended = ears.clone().map(Ended);
+    let ended = Ended(ears);
     let mut heard = stream::poll_fn(move |cx| connection.poll_message(cx));
     while let Some(Ok(message)) = heard.next().await {
-        if let (AsyncMessage::Notification(it), Some(ears)) = (message, &ears) {
+        if let (AsyncMessage::Notification(it), Some(ears)) = (message, ended.0.get()) {
             wake::deliver(&ears.wake, it.payload());
             ears.heard.notify_one();
         }
@@ -263,10 +277,12 @@ where
 }
 
 /// Tells that a session is over, also if its task was aborted.
-struct Ended(Arc<Ears>);
+struct Ended(Arc<OnceLock<Arc<Ears>>>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.ended.notify_one();
+        if let Some(ears) = self.0.get() {
+            ears.ended.notify_one();
+        }
     }
 }

@@ -136,7 +136,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::wait`].
     pub fn wait_blocking(&self, party: impl AsRef<str>) -> Result<Meeting> {
-        self.venue.engine.background.start()?;
+        self.venue.engine.start()?;
         self.venue.engine.background.block_on(self.wait(party))
     }
 
@@ -158,7 +158,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::wait`].
     pub fn wait_at_most_blocking(&self, party: impl AsRef<str>, wait: Duration) -> Result<Meeting> {
-        self.venue.engine.background.start()?;
+        self.venue.engine.start()?;
         self.venue.engine.background.block_on(self.wait_at_most(party, wait))
     }
 
@@ -167,7 +167,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::wait`].
     pub fn status_blocking(&self) -> Result<BarrierStatus> {
-        self.venue.engine.background.start()?;
+        self.venue.engine.start()?;
         self.venue.engine.background.block_on(self.status())
     }
 

@@ -84,7 +84,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::enter`].
     pub fn enter_blocking(&self, party: impl AsRef<str>) -> Result<Entry> {
-        self.venue.engine.background.start()?;
+        self.venue.engine.start()?;
         self.venue.engine.background.block_on(self.enter(party))
     }
 
@@ -93,7 +93,7 @@ impl Barrier {
     /// # Errors
     /// As for [`Barrier::enter`].
     pub fn enter_at_most_blocking(&self, party: impl AsRef<str>, wait: Duration) -> Result<Entry> {
-        self.venue.engine.background.start()?;
+        self.venue.engine.start()?;
         self.venue.engine.background.block_on(self.enter_at_most(party, wait))
     }
 
@@ -148,7 +148,7 @@ impl Inside {
                 return Ok(());
             }
             let until = engine.clock.now().after(venue.ttl / 3);
-            venue.in_runtime(memo.changed(engine, there.map(|it| it.version), until)).await;
+            venue.in_runtime(memo.changed(engine, there.map(|it| it.version), until)).await?;
         }
     }
 

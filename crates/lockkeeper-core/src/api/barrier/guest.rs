@@ -119,7 +119,7 @@ impl Guest {
                 }
             }
             let changed = memo.changed(&venue.engine, version, until.min(check_at));
-            venue.in_runtime(changed).await;
+            venue.in_runtime(changed).await?;
         }
     }
 
@@ -141,6 +141,10 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         let Some(round) = self.round.take() else { return };
+        // Who waits is the process that forked; it waits on.
+        if !self.venue.engine.is_here() {
+            return;
+        }
         let (venue, memo, token) = (self.venue.clone(), self.memo.clone(), self.me.token.clone());
         self.venue.engine.background.spawn(async move {
             // What cannot be written ends with our sign of life.

@@ -15,6 +15,7 @@ use crate::key::Key;
 
 /// We are here, until it is dropped.
 pub(super) struct Presence {
+    engine: Arc<Engine>,
     over: Arc<Notify>,
 }
 
@@ -24,7 +25,7 @@ impl Presence {
         let memo = memo_of(engine, token)?;
         say(engine, &memo, ttl).await?;
         let (over, engine) = (Arc::new(Notify::new()), engine.clone());
-        let presence = Presence { over: over.clone() };
+        let presence = Presence { engine: engine.clone(), over: over.clone() };
         engine.clone().background.spawn_untracked(Box::pin(async move {
             let mut ended = std::pin::pin!(over.notified());
             while engine.clock.within(engine.clock.now().after(ttl / 3), ended.as_mut()).await.is_none() {
@@ -40,7 +41,10 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.over.notify_one();
+        // A fork has a copy of the one who listens, and of its runtime, which nobody moves.
+        if self.engine.is_here() {
+            self.over.notify_one();
+        }
     }
 }
 

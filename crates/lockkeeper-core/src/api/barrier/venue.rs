@@ -51,7 +51,7 @@ impl Venue {
             return Err(Error::invalid("a barrier whose ttl or memory is zero never opens"));
         }
         Key::new(name)?;
-        engine.background.start()?;
+        engine.start()?;
         let key = memo_key("the name of a barrier", name.len(), BEFORE_NAME, &format!("barrier:{name}"))?;
         MemoOf::new(engine, key, "let parties wait for each other")
     }

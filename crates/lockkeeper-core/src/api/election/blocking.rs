@@ -23,7 +23,7 @@ impl Campaign {
     /// # Errors
     /// As for [`win`](Campaign::win).
     pub fn win_blocking(&self) -> Result<Leadership> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.win())
     }
 
@@ -44,7 +44,7 @@ impl Campaign {
     /// # Errors
     /// As for [`run`](Campaign::run).
     pub fn run_blocking<T>(&self, mut work: impl FnMut(&Leadership) -> T) -> Result<T> {
-        self.engine.background.start()?;
+        self.engine.start()?;
         self.engine.background.block_on(self.run(async |leadership| work(leadership)))
     }
 }

@@ -132,7 +132,7 @@ impl Told {
 
 impl Leaders {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Result<Self> {
-        engine.background.start()?;
+        engine.start()?;
         let memo = memo_of(&engine, name)?;
         Ok(Leaders { engine, memo, told: Told::Nothing, foreign: None })
     }
@@ -186,7 +186,7 @@ impl Leaders {
             }
             let until = self.engine.clock.now().after(LOOK_AGAIN);
             let changed = self.memo.changed(&self.engine, version, until);
-            InRuntime::new(&self.engine.background, changed).await;
+            InRuntime::new(&self.engine.background, changed).await?;
         }
     }
 }

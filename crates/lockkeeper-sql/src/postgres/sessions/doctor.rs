@@ -4,6 +4,7 @@ use lockkeeper_core::backend::Result;
 use lockkeeper_core::inspect::Finding;
 use tokio_postgres::Row;
 
+use super::super::doctor::writing;
 use super::super::fault::Trouble;
 use super::Store;
 use crate::finding::encryption;
@@ -27,6 +28,7 @@ pub(super) async fn examine(store: &Store) -> Result<Vec<Finding>> {
     let session = store.operator(DOING).await?;
     let rows = store.rows(&session, DOING, LOOK, &[]).await?;
     let mut findings = vec![cut_on_one_side()];
+    findings.extend(writing(&store.writers().await));
     if let Some(row) = rows.first() {
         findings.extend(of_the_server(store, row).map_err(|it| Trouble::from(it).fault(DOING))?);
     }

@@ -157,6 +157,9 @@ impl Conversation for Line {
             return;
         }
         *locked(&self.cleaned_at) = now;
+        // Beside the beats, which wait for nobody.
+        let site = self.site.clone();
+        tokio::spawn(async move { site.look().await });
         let params: [Param<'_>; 3] =
             [(&self.class, Type::INT4), (&micros_up(NAME_IDLE), Type::INT8), (&NAMES_MOST, Type::INT8)];
         // A fault here is met again by the next verb, which can tell it.

@@ -25,6 +25,7 @@ use super::NAME;
 use super::dial::Dialer;
 use super::fault::Trouble;
 use super::options::{PostgresMode, PostgresOptions};
+use super::origin::Writer;
 use super::session::{Ears, Session};
 use super::wire::Wire;
 use crate::sessions::{self, Ground, SessionPlace, session_place};
@@ -149,6 +150,16 @@ impl Site {
              `mode=session` name the server itself in the URL, or remove `mode=session`"
                 .into(),
         ))
+    }
+
+    /// See whether another host was promoted.
+    pub(crate) async fn look(&self) {
+        self.dialer.look().await;
+    }
+
+    /// Which hosts take writes.
+    pub(crate) async fn writers(&self) -> Vec<Writer> {
+        self.dialer.writers().await
     }
 
     pub(crate) async fn in_time<T, E: Into<Trouble>>(
