@@ -60,6 +60,9 @@ pub struct History {
     pub starved: Vec<Starved>,
 }
 
+/// What can be given, whether it takes a room, and how it is known.
+type Kind<'a> = (&'a str, bool, &'a dyn Fn(&Belief) -> bool);
+
 impl History {
     /// Read all histories in this folder.
     ///
@@ -83,7 +86,7 @@ impl History {
         let is_of = |it: &Belief, name: &str| {
             it.keys.first().is_some_and(|(key, _)| key.rsplit('/').next() == Some(name))
         };
-        let kinds: [(&str, bool, &dyn Fn(&Belief) -> bool); 4] = [
+        let kinds: [Kind<'_>; 4] = [
             ("a pair of locks", false, &|it| 1 < it.keys.len()),
             ("a reader's lock", true, &|it| is_of(it, keys::SHARED) && it.weight < it.capacity),
             ("a writer's lock", true, &|it| is_of(it, keys::SHARED) && it.weight == it.capacity),
