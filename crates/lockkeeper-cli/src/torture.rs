@@ -12,6 +12,7 @@ mod shown {
     use std::fmt::Write as _;
     use std::time::Duration;
 
+    use lockkeeper::spi::Lease;
     use lockkeeper_torture::{Verdict, Wish};
 
     use crate::args;
@@ -22,6 +23,8 @@ mod shown {
     /// How many broken promises of a kind are told.
     const TOLD_MAX: usize = 5;
     const TURN_MAX: Duration = Duration::from_secs(3600);
+    /// A process stands still for twice as long, and what is left is waited for.
+    const TTL_MAX: Duration = Duration::from_secs(60);
 
     #[derive(Debug, clap::Args)]
     pub(crate) struct Torture {
@@ -37,8 +40,8 @@ mod shown {
         #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u16).range(1..=64))]
         tasks: u16,
 
-        /// The ttl of the locks
-        #[arg(long, value_name = "DUR", value_parser = args::some_span, default_value = "5s")]
+        /// The ttl of the locks, at most a minute
+        #[arg(long, value_name = "DUR", value_parser = brief, default_value = "5s")]
         ttl: Duration,
 
         /// The seed of an earlier run, to see the same again
@@ -48,8 +51,15 @@ mod shown {
 
     /// Nobody tortures a deployment without end by mistake.
     fn bounded(text: &str) -> std::result::Result<Duration, String> {
-        let span = args::wait_span(text)?;
-        if span <= TURN_MAX { Ok(span) } else { Err(format!("it is at most {TURN_MAX:?}")) }
+        at_most(args::wait_span(text)?, TURN_MAX)
+    }
+
+    fn brief(text: &str) -> std::result::Result<Duration, String> {
+        at_most(args::some_span(text)?, TTL_MAX)
+    }
+
+    fn at_most(span: Duration, most: Duration) -> std::result::Result<Duration, String> {
+        if span <= most { Ok(span) } else { Err(format!("it is at most {most:?}")) }
     }
 
     /// If the arguments call for a worker: be it.
@@ -73,6 +83,7 @@ mod shown {
         let mut wish = Wish::new(program, target.url(), &target.shown(), seed);
         (wish.processes, wish.tasks) = (args.processes.into(), args.tasks.into());
         (wish.ttl, wish.span) = (args.ttl, args.your_turn);
+        (wish.ttl_max, wish.by_session) = (profile.ttl_max, profile.lease == Lease::Session);
         let verdict = lockkeeper_torture::torture(&wish, store.inspect, &output::say).await;
         let verdict =
             verdict.map_err(|it| target.failure(Failure::new(exit::UNREACHABLE, it.to_string())))?;
@@ -89,6 +100,11 @@ mod shown {
         let mut text = verdict.table();
         for remark in verdict.remarks() {
             let _ = writeln!(text, "{remark}");
+        }
+        for it in &verdict.episodes {
+            if let Some(why) = it.unpromised {
+                let _ = writeln!(text, "{}: a G breaks no promise there: {why}", it.fault);
+            }
         }
         if !verdict.is_kept() {
             text += &verdict.complaints(TOLD_MAX);

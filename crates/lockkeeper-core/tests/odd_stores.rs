@@ -22,6 +22,8 @@ enum Manner {
     Refuses,
     /// It answers at once, with a counter that no fence can hold.
     CountsTooFar,
+    /// Its counters are 10, then 3, then 11.
+    CountsDown,
     /// It answers at once, with a grant of which nothing is left; asked again, it grants.
     GrantsThePast,
     /// It answers when it is let, and grants; names that begin with `quick` at once.
@@ -76,8 +78,9 @@ impl Backend for Odd {
 
 impl Place for OddPlace {
     async fn turn(&mut self) -> Result<Turn> {
-        self.of.turns.fetch_add(1, Ordering::Relaxed);
+        let turn = self.of.turns.fetch_add(1, Ordering::Relaxed);
         match self.of.manner {
+            Manner::CountsDown => Ok(Turn::Held(Grant::new([10, 3, 11][turn as usize % 3], self.claim.ttl))),
             Manner::Refuses => Err(Fault::permanent("odd", "taking the lock", "you may not")),
             Manner::CountsTooFar => Ok(Turn::Held(Grant::new(COUNTER_MAX + 1, self.claim.ttl))),
             Manner::GrantsThePast => Ok(Turn::Held(Grant::new(8, self.claim.ttl))),
@@ -143,6 +146,23 @@ async fn a_counter_that_no_fence_can_hold_is_refused_on_the_fast_path_too() {
     }
     locker.shutdown(HANG).await.unwrap();
     assert_eq!(store.calls(), (0, 2), "what was granted is given back");
+}
+
+#[tokio::test]
+async fn a_counter_that_went_back_is_given_to_nobody() {
+    let store = Odd::new(Manner::CountsDown);
+    let locker = Locker::new(store.clone());
+    let first = locker.lock("k").await.unwrap();
+    let fence = first.fence();
+    first.release().await.unwrap();
+    // Nobody holds it, and nothing of the first is kept but what it was.
+    let refused = locker.lock("k").await.unwrap_err();
+    assert!(!refused.is_transient() && refused.to_string().contains("10 was given before"), "{refused}");
+    let third = locker.lock("k").await.unwrap();
+    assert!(fence < third.fence());
+    third.release().await.unwrap();
+    locker.shutdown(HANG).await.unwrap();
+    assert_eq!(store.calls(), (3, 3), "what was refused is given back");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The written list of faults: what each breaks, how it is healed, where it applies, and where a store promises nothing.
+//! The written list of faults: what each breaks, and how it is healed.
 
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub enum Fault {
     Failover,
     /// A minority of the servers stands still.
     MinorityStop,
+    /// A majority of the servers stands still.
+    MajorityStop,
     /// All connections are cut, several times.
     NetCut,
     /// Everything that is said arrives late.
@@ -42,6 +44,8 @@ pub enum Fault {
     HalfOpen,
     /// A server is gone without a word, for longer than locks last.
     NetVanish,
+    /// A majority of the servers is gone without a word, for everybody.
+    MajorityVanish,
     /// One worker hears everything late, and then nothing; the others go on.
     ClientCutOff,
     /// Quiet connections are forgotten by a firewall.
@@ -62,7 +66,7 @@ pub enum Fault {
 
 impl Fault {
     /// The whole list.
-    pub const ALL: [Fault; 21] = [
+    pub const ALL: [Fault; 23] = [
         Fault::Calm,
         Fault::ClientKill,
         Fault::ClientStop,
@@ -72,10 +76,12 @@ impl Fault {
         Fault::ServerForget,
         Fault::Failover,
         Fault::MinorityStop,
+        Fault::MajorityStop,
         Fault::NetCut,
         Fault::NetDelay,
         Fault::HalfOpen,
         Fault::NetVanish,
+        Fault::MajorityVanish,
         Fault::ClientCutOff,
         Fault::IdleDrop,
         Fault::NetDuplicate,
@@ -98,10 +104,12 @@ impl Fault {
             Fault::ServerForget => "server-forget",
             Fault::Failover => "failover",
             Fault::MinorityStop => "minority-stop",
+            Fault::MajorityStop => "majority-stop",
             Fault::NetCut => "net-cut",
             Fault::NetDelay => "net-delay",
             Fault::HalfOpen => "half-open",
             Fault::NetVanish => "net-vanish",
+            Fault::MajorityVanish => "majority-vanish",
             Fault::ClientCutOff => "client-cut-off",
             Fault::IdleDrop => "idle-drop",
             Fault::NetDuplicate => "net-duplicate",
@@ -127,12 +135,16 @@ impl Fault {
             Fault::ServerForget => "a server is restarted without its memory",
             Fault::Failover => "the one that leads is killed, another takes over, the old one comes back",
             Fault::MinorityStop => "a minority of the servers stands still for one and a half ttl",
+            Fault::MajorityStop => "a majority of the servers stands still for one and a half ttl",
             Fault::NetCut => "all connections are reset, five times in a second and a half",
             Fault::NetDelay => "everything that is said arrives up to 200 ms later",
             Fault::HalfOpen => {
                 "requests arrive, answers to all processes but one are kept back: three times for most of a ttl, then for one and a half"
             }
             Fault::NetVanish => "a server swallows everything for one and a half ttl",
+            Fault::MajorityVanish => {
+                "a majority of the servers swallows everything that clients say, for one and a half ttl"
+            }
             Fault::ClientCutOff => {
                 "twice: one process alone hears everything up to 900 ms late for a ttl, then nothing for one and a half"
             }
@@ -157,91 +169,6 @@ impl Fault {
     /// The fault that is written so.
     pub fn named(name: &str) -> Option<Self> {
         Fault::ALL.into_iter().find(|it| it.name() == name)
-    }
-
-    /// Whether there is something to break in this way.
-    pub fn applies(self, store: StoreName) -> bool {
-        use StoreName::{Cluster, Etcd, Postgres, Redis, Redlock, Sentinel, Sqlite, ZooKeeper};
-        let many = matches!(store, Etcd | ZooKeeper | Redlock);
-        let told_where = matches!(store, Sentinel | Cluster);
-        match self {
-            Fault::Calm | Fault::ClientKill | Fault::ClientStop => true,
-            // Redlock takes no ttl beyond its restart guard.
-            Fault::CancelStorm => store != Redlock,
-            Fault::ServerStop => store != Sqlite,
-            Fault::ServerForget => matches!(store, Redis | Redlock),
-            Fault::Failover => matches!(store, Sentinel | Cluster | Etcd | ZooKeeper),
-            Fault::MinorityStop => many,
-            Fault::ServerKill
-            | Fault::NetCut
-            | Fault::NetDelay
-            | Fault::HalfOpen
-            | Fault::NetVanish
-            | Fault::ClientCutOff
-            | Fault::IdleDrop
-            | Fault::NetDuplicate => store != Sqlite && !told_where,
-            Fault::DiskFull => matches!(store, Redis | Redlock | Sentinel | Cluster | Etcd | Postgres),
-            Fault::ClockForward | Fault::ClockBack | Fault::ClockStrobe | Fault::ConnectionsFull => {
-                store == Redis
-            }
-        }
-    }
-
-    /// Why it is not struck on a store although it could happen there.
-    pub(crate) fn left_out(self, store: StoreName) -> Option<&'static str> {
-        match (self, store) {
-            (Fault::DiskFull, StoreName::Sqlite) => Some(
-                "the workers write the file themselves, and no limit for their files spares their histories; a test of the store fills it",
-            ),
-            (
-                Fault::DiskFull,
-                StoreName::MariaDb | StoreName::Mysql | StoreName::MariaDbSession | StoreName::MysqlSession,
-            ) => Some(
-                "a limit for its files hits the server's log first, and it ends itself, which is server-kill; a test of the store fills a tablespace, and that cannot be healed",
-            ),
-            (Fault::DiskFull, StoreName::PostgresSession) => {
-                Some("the locks lie in the server's memory, and fences are numbered in advance")
-            }
-            (Fault::DiskFull, StoreName::ZooKeeper) => {
-                Some("a server that cannot write its log ends itself, which is server-kill")
-            }
-            (Fault::NetDuplicate, StoreName::Sentinel | StoreName::Cluster) => Some(
-                "the servers tell their clients where to go, past any proxy, as with all faults of the network",
-            ),
-            _ => None,
-        }
-    }
-
-    /// What else does not hold on a store, and what is done about it here.
-    pub(crate) fn remark(self, store: StoreName) -> Option<&'static str> {
-        match (self, store) {
-            (Fault::NetDuplicate, StoreName::Etcd | StoreName::ZooKeeper) => Some(
-                "a take that arrives once more after its own release is granted to nobody, and on this store until its process takes the lock again or ends, because it hangs on the session of the process. So the processes are killed and replaced afterwards. TLS keeps others from repeating what was said",
-            ),
-            (Fault::NetDuplicate, it) if self.applies(it) && !it.by_session() => {
-                Some("a take that arrives once more after its own release is granted to nobody for its ttl")
-            }
-            _ => None,
-        }
-    }
-
-    /// Why two guards may be valid at once, if the store does not promise otherwise.
-    pub fn unpromised(self, store: StoreName) -> Option<&'static str> {
-        match (self, store) {
-            (Fault::ServerForget, StoreName::Redis) => {
-                Some("what a server forgot it gives again; `restart_guard` or an append-only file helps")
-            }
-            (Fault::Failover | Fault::ServerStop, StoreName::Sentinel | StoreName::Cluster) => {
-                Some("a replica may not have been told of a grant when it takes over")
-            }
-            (Fault::NetCut, store) if store.by_session() => Some(
-                "a lock ends with its connection, and its holder hears of it a moment after the next one has it",
-            ),
-            (Fault::ClockForward | Fault::ClockStrobe, StoreName::Redis) => {
-                Some("leases end early by as much as the clock jumps")
-            }
-            _ => None,
-        }
     }
 
     /// Break it, and heal it.
@@ -286,6 +213,7 @@ impl Fault {
             | Fault::NetDelay
             | Fault::HalfOpen
             | Fault::NetVanish
+            | Fault::MajorityVanish
             | Fault::ClientCutOff
             | Fault::IdleDrop => {
                 self.network(site, dice, long).await?;
@@ -328,6 +256,19 @@ impl Fault {
                 sleep(long).await;
                 one.appear().await?;
             }
+            Fault::MajorityVanish => {
+                // Also for the one who has a way of its own.
+                let most = dice.shuffled((0..site.proxies.len()).collect());
+                let most = || most.iter().take(site.proxies.len() / 2 + 1);
+                let gone = || most().flat_map(|at| [&site.proxies[*at], &site.aside[*at]]);
+                for it in gone() {
+                    it.vanish().await?;
+                }
+                sleep(long).await;
+                for it in gone() {
+                    it.appear().await?;
+                }
+            }
             Fault::ClientCutOff => {
                 for _ in 0..2 {
                     let late = Duration::from_millis(300) + dice.span(Duration::from_millis(600));
@@ -362,8 +303,9 @@ impl Fault {
                 one.start().await?;
             }
             Fault::ServerStop => stand_still(&nodes, long).await?,
-            Fault::MinorityStop => {
-                let most = nodes.len().div_ceil(2) - 1;
+            Fault::MinorityStop | Fault::MajorityStop => {
+                let minority = nodes.len().div_ceil(2) - 1;
+                let most = if self == Fault::MinorityStop { minority } else { nodes.len() - minority };
                 let some = dice.shuffled(nodes).into_iter().take(most).collect::<Vec<_>>();
                 stand_still(&some, long).await?;
             }
@@ -403,13 +345,17 @@ async fn duplicate(site: &Site, crew: &mut Crew, dice: &mut Dice, ttl: Duration)
     } else {
         all().for_each(Proxy::cut);
     }
+    let mut said_again = 0;
     for _ in 0..2 {
         sleep(ttl / 2 + dice.span(ttl)).await;
         for proxy in all() {
-            proxy.repeat().await;
+            said_again += proxy.repeat().await;
         }
     }
     all().for_each(|it| it.record(None));
+    if said_again == 0 {
+        return Err("nothing was said twice: this fault was none".into());
+    }
     if matches!(site.store, StoreName::Etcd | StoreName::ZooKeeper) {
         // See `remark`.
         for index in 0..crew.size() {
@@ -476,12 +422,6 @@ mod tests {
         for fault in Fault::ALL {
             assert_eq!(Fault::named(fault.name()), Some(fault));
             assert!(StoreName::ALL.into_iter().any(|it| fault.applies(it)), "{fault:?}");
-            let both = |it: &StoreName| fault.applies(*it) && fault.left_out(*it).is_some();
-            assert_eq!(
-                StoreName::ALL.into_iter().find(both),
-                None,
-                "{fault:?} is struck where it is said not to be"
-            );
         }
         for store in StoreName::ALL {
             assert_eq!(StoreName::named(store.name()), Some(store));

@@ -7,6 +7,7 @@
 //!   two_phase ── coordinators that die at every step, a bank, and what a lost log costs
 //! ```
 
+mod cells;
 mod fault;
 mod full;
 mod page;

@@ -106,8 +106,16 @@ and paused processes, and 56 % of the writes to Redis with Sentinel under a part
     for fault in Fault::ALL {
         let _ = writeln!(text, "| {} | {} |", fault.name(), fault.words());
     }
+    text += ELSEWHERE;
     text
 }
+
+/// What is on the list of things that happen and is struck elsewhere.
+const ELSEWHERE: &str = "
+Struck by tests of their own, because a struggle adds nothing to them: tokens of etcd that expire (`lockkeeper-etcd: tests/real/rights.rs`); a process that forks
+(`lockkeeper: tests/fork.rs`); a runtime that is dropped in the middle of calls (`tests/runtime_drop.rs` of every networked store); suspend, which is client-stop
+by the boot clock that all go by (`lockkeeper-testkit: tests/clock.rs`).
+";
 
 fn section(verdict: &Verdict) -> String {
     let mut text = format!("{}\n\nSeed {}, ", verdict.store, verdict.seed);
@@ -134,15 +142,26 @@ fn section(verdict: &Verdict) -> String {
         if let Some(remark) = store.and_then(|it| fault.remark(it)).filter(|_| struck) {
             reasons.push(format!("{}: {remark}.", fault.name()));
         }
-        if let Some(reason) = store.and_then(|it| fault.left_out(it)) {
-            reasons.push(format!("{}: not struck here, because {reason}.", fault.name()));
-        }
     }
+    reasons.extend(store.map(left_out).unwrap_or_default());
     if !reasons.is_empty() {
         let _ = write!(text, "\n{}\n", reasons.join("\n\n"));
     }
     let _ = write!(text, "\n`{verdict}`");
     text
+}
+
+/// Which faults have no row, and why: those with the same reason together.
+fn left_out(store: StoreName) -> Vec<String> {
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for fault in Fault::ALL {
+        let Some(reason) = fault.left_out(store) else { continue };
+        match all.iter_mut().find(|it| it.0 == reason) {
+            Some((_, faults)) => faults.push(fault.name()),
+            None => all.push((reason, vec![fault.name()])),
+        }
+    }
+    all.iter().map(|it| format!("{}: not struck here, because {}.", it.1.join(", "), it.0)).collect()
 }
 
 /// How the guards came, in words.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::spi::{Clock, DynInspect, Order};
-use lockkeeper_torture::{Crew, Dice, Episode, Plan, Trouble, Verdict, leftovers};
+use lockkeeper::spi::{Clock, DynInspect, Order, Rooms};
+use lockkeeper_torture::{Crew, Dice, Ended, Episode, Plan, Trouble, Verdict, leftovers};
 
 use crate::fault::Fault;
 use crate::site::{Site, StoreName};
@@ -91,7 +91,7 @@ pub async fn run(torture: &Torture, say: &(dyn Fn(&str) + Sync)) -> Result<Verdi
         }
     }
     say(&format!("{}: the end", torture.store.name()));
-    let mut verdict = struggle.end(crew, &prefix).await?;
+    let mut verdict = struggle.end(crew, &prefix, profile.rooms != Rooms::MutexOnly).await?;
     verdict.in_order = in_order;
     Ok(verdict)
 }
@@ -133,16 +133,15 @@ impl Struggle<'_> {
         Ok(())
     }
 
-    async fn end(mut self, crew: Crew, prefix: &str) -> Result<Verdict, Trouble> {
+    async fn end(mut self, crew: Crew, prefix: &str, has_rooms: bool) -> Result<Verdict, Trouble> {
         let before = crew.witness().counts();
         let mut end = Episode::begin("end", None, now());
-        // What workers do while they come to an end is seen by the witness, which lives in the crew: it is counted
-        // as long as it can be, and the histories have the rest.
-        end.end(now(), before, crew.witness().counts());
-        let (history, findings, stuck) = crew.stop(HANG).await?;
+        let Ended { history, findings, stuck, counts, .. } = crew.stop(HANG).await?;
         // Nobody asks any more: looking for what is left is no gap between grants.
-        end.span.end = now();
+        end.end(now(), before, counts);
         end.stuck = stuck;
+        // A fault that was survived by mutexes alone says nothing of readers.
+        end.stuck.extend(history.never_given(has_rooms));
         end.orphans = leftovers(&*self.inspect, prefix, self.ttl + HANG / 2).await?;
         self.episodes.push(end);
         Ok(Verdict::new(self.torture.store.name(), self.torture.seed, history, findings, self.episodes))

@@ -1,5 +1,5 @@
-//! Records that somebody else wrote into the lines of PostgreSQL, MariaDB and etcd: absurd numbers, foreign bytes, ten megabytes. Whoever asks is
-//! answered in words.
+//! Records that somebody else wrote into the lines of PostgreSQL, MariaDB, MySQL, etcd and ZooKeeper: absurd numbers, foreign bytes, ten megabytes. Whoever
+//! asks is answered in words.
 
 mod answers;
 
@@ -8,8 +8,12 @@ use std::time::Duration;
 use answers::{HANG, ask_everything, note_panics, unharmed};
 use lockkeeper::Key;
 use lockkeeper::spi::Clock;
-use lockkeeper_servers::{Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions};
+use lockkeeper_servers::{
+    Etcd, EtcdOptions, Flavour, MariaDb, MariaDbOptions, Mysql, MysqlOptions, MysqlServer, Postgres,
+    PostgresOptions, ZooKeeper, ZooKeeperOptions,
+};
 use lockkeeper_torture::{Dice, Trouble};
+use zookeeper_client::{Acls, Client, CreateMode};
 
 const SEED: u64 = 20_261_118;
 const ROUNDS: usize = 12;
@@ -71,7 +75,8 @@ async fn schema(server: &Postgres) -> Result<String, Trouble> {
     Ok(server.sql(asked).await?.trim().to_owned())
 }
 
-impl Hostile for MariaDb {
+/// Both servers that speak MySQL's language.
+impl<F: Flavour> Hostile for MysqlServer<F> {
     async fn spoil(&self, dice: &mut Dice) -> Result<bool, Trouble> {
         let (column, value) =
             (NUMBERS[dice.index(NUMBERS.len())], ODD_NUMBERS[dice.index(ODD_NUMBERS.len())]);
@@ -102,6 +107,71 @@ impl Hostile for Etcd {
 
     async fn clear(&self) -> Result<(), Trouble> {
         self.post("/v3/kv/deleterange", r#"{"key": "AA==", "range_end": "AA=="}"#).await?;
+        Ok(())
+    }
+}
+
+/// What a hostile hand writes into nodes of ZooKeeper, beside 900 kB: nothing, bytes that are no text, half of a record, a record
+/// without its end, one of a later version.
+const ODD_DATA: &[&[u8]] = &[
+    b"",
+    b"x",
+    &[0xff, 0xfe, 0, 1],
+    b"lockkeeper=1\nkey=spoil",
+    b"lockkeeper=1\nkey=spoiled/x\nweight=1\n",
+    b"lockkeeper=2\nkey=spoiled/x\nweight=1\ncapacity=1\nhost=h\npid=1\nshard=7\n",
+    b"session=-1\nsession=99999999999999999999\n",
+];
+/// Names of nodes in a line that nobody of us would give.
+const ODD_NAMES: &[&str] = &[
+    "x",
+    "-",
+    "---",
+    "a-b-c-d",
+    "\u{1f512}",
+    "00000000000000000000000000000000-1-1-0000000000",
+    "ffffffffffffffffffffffffffffffff-0-0--2147483648",
+    "ffffffffffffffffffffffffffffffff-4294967295-4294967295-2147483647",
+    "ffffffffffffffffffffffffffffffff-99999999999-1-0000000001",
+    "00000000000000000000000000000000-1-1-0000000000.reader",
+];
+/// Where our lines are.
+const LINES: &str = "/lockkeeper";
+
+impl Hostile for ZooKeeper {
+    async fn spoil(&self, dice: &mut Dice) -> Result<bool, Trouble> {
+        let client = Client::connect(&self.address()).await?;
+        let long = vec![b'A'; 900_000];
+        let data = ODD_DATA.get(dice.index(ODD_DATA.len() + 1)).copied().unwrap_or(&long);
+        let mut below = client.list_children(LINES).await?;
+        below.sort();
+        // What fences count from lies beside the lines.
+        let folder = format!("{LINES}/{}", below[dice.index(below.len())]);
+        let mut nodes = client.list_children(&folder).await?;
+        nodes.sort();
+        match dice.below(2) {
+            0 if !folder.contains("/.") => {
+                let name = format!("{folder}/{}", ODD_NAMES[dice.index(ODD_NAMES.len())]);
+                client.create(&name, data, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+            }
+            _ => {
+                let node = nodes.get(dice.index(nodes.len().max(1)));
+                let path = node.map_or_else(|| folder.clone(), |it| format!("{folder}/{it}"));
+                client.set_data(&path, data, None).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn clear(&self) -> Result<(), Trouble> {
+        let client = Client::connect(&self.address()).await?;
+        for folder in client.list_children(LINES).await? {
+            for node in client.list_children(&format!("{LINES}/{folder}")).await? {
+                // Whoever is leaving may be quicker.
+                drop(client.delete(&format!("{LINES}/{folder}/{node}"), None).await);
+            }
+            drop(client.delete(&format!("{LINES}/{folder}"), None).await);
+        }
         Ok(())
     }
 }
@@ -150,13 +220,29 @@ async fn whatever_is_written_into_rows_of_mariadb_everybody_is_answered() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_rows_of_mysql_everybody_is_answered() -> Result<(), Trouble> {
+    let server = Mysql::start(MysqlOptions::default()).await?;
+    survive(&server, &server.url()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_nodes_of_zookeeper_everybody_is_answered() -> Result<(), Trouble> {
+    let server = ZooKeeper::start(ZooKeeperOptions::default()).await?;
+    survive(&server, &format!("{}?session=5s", server.url())).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_written_into_keys_of_etcd_everybody_is_answered() -> Result<(), Trouble> {
     let server = Etcd::start(EtcdOptions::default()).await?;
     survive(&server, &format!("etcd://{}", server.address())).await
 }
 
-/// A lock is held and its name is not what it was: it is neither free nor nameless.
-async fn nameless(url: &str, spoil: impl AsyncFn(&str) -> Result<(), Trouble>) -> Result<(), Trouble> {
+/// A lock is held and its name is not what it was: it is neither free nor nameless. `holders` of it are known all the same.
+async fn nameless(
+    url: &str,
+    holders: usize,
+    spoil: impl AsyncFn(&str) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     let (one, two) = (lockkeeper::connect(url).await?, lockkeeper::open(url).await?);
     let other = two.locker.build();
     let guard = one.lock("spoiled/name").await?;
@@ -167,11 +253,11 @@ async fn nameless(url: &str, spoil: impl AsyncFn(&str) -> Result<(), Trouble>) -
             return Err("a lock that is held was given".into());
         }
         let info = two.inspect.show(&asked).await?.ok_or("a lock that is held was shown as free")?;
-        if info.holders.len() != 1 || info.foreign.len() != 1 {
+        if info.holders.len() != holders || info.foreign.len() != 1 {
             return Err(format!("a name that is not ours was not told: {info:?}").into());
         }
         let all = two.inspect.list("").await?;
-        if all.len() != 1 || all[0].holders.len() != 1 || all[0].foreign.len() != 1 {
+        if all.len() != 1 || all[0].holders.len() != holders || all[0].foreign.len() != 1 {
             return Err(format!("a lock with a foreign name was left out of the list: {all:?}").into());
         }
     }
@@ -183,7 +269,7 @@ async fn nameless(url: &str, spoil: impl AsyncFn(&str) -> Result<(), Trouble>) -
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_on_postgresql_with_a_foreign_name_is_not_shown_as_free() -> Result<(), Trouble> {
     let server = Postgres::start(PostgresOptions::default()).await?;
-    nameless(&server.url(), async |name| {
+    nameless(&server.url(), 1, async |name| {
         let schema = schema(&server).await?;
         server.sql(&format!("UPDATE {schema}.lockkeeper_lock SET name = '{name}'")).await?;
         Ok(())
@@ -194,8 +280,34 @@ async fn a_lock_on_postgresql_with_a_foreign_name_is_not_shown_as_free() -> Resu
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_on_mariadb_with_a_foreign_name_is_not_shown_as_free() -> Result<(), Trouble> {
     let server = MariaDb::start(MariaDbOptions::default()).await?;
-    nameless(&server.url(), async |name| {
+    nameless(&server.url(), 1, async |name| {
         server.sql(&format!("UPDATE lockkeeper_lock SET name = '{name}'")).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_mysql_with_a_foreign_name_is_not_shown_as_free() -> Result<(), Trouble> {
+    let server = Mysql::start(MysqlOptions::default()).await?;
+    nameless(&server.url(), 1, async |name| {
+        server.sql(&format!("UPDATE lockkeeper_lock SET name = '{name}'")).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// There the name is the folder's, which nobody can change; but who holds is said by the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_zookeeper_with_a_foreign_record_is_not_shown_as_free() -> Result<(), Trouble> {
+    let server = ZooKeeper::start(ZooKeeperOptions::default()).await?;
+    nameless(&format!("{}?session=5s", server.url()), 0, async |name| {
+        let client = Client::connect(&server.address()).await?;
+        let folder = client.list_children(LINES).await?.into_iter().find(|it| !it.starts_with('.'));
+        let folder = format!("{LINES}/{}", folder.ok_or("there is no line")?);
+        for node in client.list_children(&folder).await? {
+            client.set_data(&format!("{folder}/{node}"), name.as_bytes(), None).await?;
+        }
         Ok(())
     })
     .await

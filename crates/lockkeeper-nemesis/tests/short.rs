@@ -20,7 +20,10 @@ fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let verdict = runtime.block_on(run(&torture, &|_| {}))?;
-    assert!(verdict.is_kept(), "{}{}{verdict}", verdict.table(), verdict.complaints(5));
+    let told = format!("{}{}{verdict}", verdict.table(), verdict.complaints(5));
+    // By these words `cargo xtask test` knows that asking once more would only hide it.
+    assert!(verdict.is_safe(), "A promise was broken\n{told}");
+    assert!(verdict.is_kept(), "{told}");
     Ok(())
 }
 

@@ -145,6 +145,19 @@ impl Daemon {
         self.start().await
     }
 
+    /// Whether it runs no more although nobody stopped or killed it.
+    pub fn has_ended(&self) -> bool {
+        locked(&self.process).as_mut().is_some_and(|it| it.expect_running().is_err())
+    }
+
+    /// Start it again with further arguments, after it has ended by itself or was stopped, and wait until it serves.
+    pub(crate) async fn start_with(&self, args: &[String]) -> Result<(), KitError> {
+        self.end();
+        let process = self.launch.clone().args(args).spawn()?;
+        *locked(&self.process) = Some(process);
+        self.wait_ready().await
+    }
+
     /// Start the process without waiting, so that several can come up side by side.
     pub(crate) fn launch(&self) -> Result<(), KitError> {
         let mut process = locked(&self.process);

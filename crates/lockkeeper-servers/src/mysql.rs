@@ -95,6 +95,17 @@ impl<F: Flavour> MysqlServer<F> {
         format!("mysql://{NAME}@{}/{NAME}", self.address())
     }
 
+    /// Start it again with another setting, after it has ended by itself or was stopped.
+    ///
+    /// # Cancel safety
+    /// As for [`Daemon::start`].
+    ///
+    /// # Errors
+    /// As for [`Daemon::start`].
+    pub async fn start_with(&self, name: &str, value: &str) -> Result<(), KitError> {
+        self.daemon.start_with(&[format!("--{name}={value}")]).await
+    }
+
     /// The certificates, if the server was started with [`MysqlServerOptions::tls`].
     pub fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()

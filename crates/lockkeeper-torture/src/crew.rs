@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::dice::Dice;
 use crate::history::History;
 use crate::keys;
-use crate::witness::Witness;
+use crate::witness::{Counts, Witness};
 use crate::worker::{Job, WORKER};
 use crate::{Findings, Trouble, check};
 
@@ -70,6 +70,20 @@ pub enum Order {
     Work,
     /// Ask and go away.
     Storm,
+}
+
+/// What remains when all have come to an end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What they believed.
+    pub history: History,
+    /// What the checks found in it.
+    pub findings: Findings,
+    /// Those that did not end in time or as they should.
+    pub stuck: Vec<String>,
+    /// The last that the witness saw.
+    pub counts: Counts,
 }
 
 /// The workers, the witness, and the folder of their histories.
@@ -202,13 +216,17 @@ impl Crew {
     ///
     /// # Errors
     /// If a history cannot be read.
-    pub async fn stop(mut self, within: Duration) -> Result<(History, Findings, Vec<String>), Trouble> {
+    pub async fn stop(mut self, within: Duration) -> Result<Ended, Trouble> {
         let clock = Clock::boot();
         let until = clock.now().after(within);
         let mut stuck = Vec::new();
-        for member in std::mem::take(&mut self.members) {
-            let Member { name, mut child, orders, .. } = member;
+        // All hear it at once: whoever is waited for first would else let the others fight on alone.
+        let told = |Member { name, child, orders, .. }| {
             drop(orders);
+            (name, child)
+        };
+        let ending: Vec<(String, Child)> = std::mem::take(&mut self.members).into_iter().map(told).collect();
+        for (name, mut child) in ending {
             match clock.within(until, Box::pin(child.wait())).await {
                 Some(Ok(status)) if status.success() => {}
                 Some(_) => stuck.push(format!("{name} ended by itself")),
@@ -220,7 +238,7 @@ impl Crew {
         }
         let history = History::read(self.folder.path())?;
         let findings = check(&history, &self.paused);
-        Ok((history, findings, stuck))
+        Ok(Ended { history, findings, stuck, counts: self.witness.counts() })
     }
 
     /// The folder of the histories, as it is now.

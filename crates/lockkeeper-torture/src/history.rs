@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
-use crate::Trouble;
+use crate::{Trouble, keys};
 
 /// One guard, as its holder saw it. Times are nanoseconds of the clock that all processes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub struct History {
     pub starved: Vec<Starved>,
 }
 
+/// What can be given, whether it takes a room, and how it is known.
+type Kind<'a> = (&'a str, bool, &'a dyn Fn(&Belief) -> bool);
+
 impl History {
     /// Read all histories in this folder.
     ///
@@ -75,6 +78,24 @@ impl History {
             }
         }
         Ok(all)
+    }
+
+    /// What nobody was ever given, in words: a struggle in which it does not happen says nothing about it. Rooms only where
+    /// the store has any.
+    pub fn never_given(&self, has_rooms: bool) -> Vec<String> {
+        let is_of = |it: &Belief, name: &str| {
+            it.keys.first().is_some_and(|(key, _)| key.rsplit('/').next() == Some(name))
+        };
+        let kinds: [Kind<'_>; 4] = [
+            ("a pair of locks", false, &|it| 1 < it.keys.len()),
+            ("a reader's lock", true, &|it| is_of(it, keys::SHARED) && it.weight < it.capacity),
+            ("a writer's lock", true, &|it| is_of(it, keys::SHARED) && it.weight == it.capacity),
+            ("permits", true, &|it| is_of(it, keys::PERMITS)),
+        ];
+        let missing = kinds
+            .into_iter()
+            .filter(|(_, in_rooms, is)| (has_rooms || !in_rooms) && !self.beliefs.iter().any(is));
+        missing.map(|it| format!("nobody was ever given {}", it.0)).collect()
     }
 
     fn add(&mut self, name: &str, text: &str) -> Result<(), Trouble> {
@@ -157,6 +178,19 @@ mod tests {
         assert_eq!(two.how, ["warm", "store"]);
         let [starved] = &history.starved[..] else { panic!("{history:?}") };
         assert_eq!((starved.asked, starved.until, starved.key.as_str()), (1, 61, "p/a p/b"));
+    }
+
+    #[test]
+    fn what_nobody_was_given_is_named_where_it_could_have_been() {
+        let mut history = History::default();
+        assert_eq!(history.never_given(false), ["nobody was ever given a pair of locks"]);
+        assert_eq!(history.never_given(true).len(), 4);
+        let text = "had 1 1 1 1 1 store,store p/cool-0=1,p/cool-1=1\nhad 2 1 1000 1 1 store p/room=1\n\
+                    had 3 1000 1000 1 1 store p/room=2\n";
+        history.add("w", text).unwrap();
+        assert_eq!(history.never_given(true), ["nobody was ever given permits"]);
+        history.add("w", "had 1 3 3 1 1 store p/permits=2\n").unwrap();
+        assert!(history.never_given(true).is_empty());
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::Trouble;
 use crate::dice::Dice;
 
 pub(crate) const PERMITS: &str = "permits";
+/// For readers and writers.
+pub(crate) const SHARED: &str = "room";
 /// How many permits there are.
 pub(crate) const PERMITS_OF: u32 = 3;
 /// What a reader weighs beside a writer in the histories.
@@ -61,7 +63,7 @@ impl Kind {
         match self {
             Kind::Hot => format!("{prefix}hot"),
             Kind::Cool | Kind::Two => format!("{prefix}cool-{}", dice.below(COOL)),
-            Kind::Read | Kind::Write => format!("{prefix}room"),
+            Kind::Read | Kind::Write => format!("{prefix}{SHARED}"),
             Kind::Permits => format!("{prefix}{PERMITS}"),
             Kind::Lead => format!("{prefix}lead"),
             Kind::Own => {

@@ -34,7 +34,7 @@ mod witness;
 mod worker;
 
 pub use check::{Findings, check};
-pub use crew::{Crew, Order, Plan};
+pub use crew::{Crew, Ended, Order, Plan};
 pub use dice::Dice;
 pub use history::{Belief, History, Starved};
 pub use keys::leftovers;

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use lockkeeper::spi::{Clock, DynInspect};
 
-use crate::crew::{Crew, Order, Plan};
+use crate::crew::{Crew, Ended, Order, Plan};
 use crate::verdict::{Episode, Verdict};
 use crate::{Dice, Trouble, leftovers};
 
 /// Nobody waits so long for a lock that works.
 const HANG: Duration = Duration::from_secs(120);
+/// Of locks that are asked for and given up: what is left of them is still there when it is looked for.
+const STORM_TTL: Duration = Duration::from_secs(90);
+/// With less nothing can be said of a deployment that is slow.
+const STORM_TTL_MIN: Duration = Duration::from_secs(30);
 
 /// What to do with a deployment.
 #[derive(Clone, Debug)]
@@ -29,6 +33,10 @@ pub struct Wish {
     pub tasks: usize,
     /// Of the locks.
     pub ttl: Duration,
+    /// The longest that the store takes.
+    pub ttl_max: Duration,
+    /// Whether what is left behind stays for as long as its process lives, whatever its ttl.
+    pub by_session: bool,
     /// How long the user has to break something; nothing is asked of him if it is zero.
     pub span: Duration,
     /// Names everything that is left to chance.
@@ -45,9 +53,26 @@ impl Wish {
             processes: 3,
             tasks: 11,
             ttl: Duration::from_secs(5),
+            ttl_max: Duration::MAX,
+            by_session: false,
             span: Duration::from_secs(30),
             seed,
         }
+    }
+
+    /// How long whatever needs its ttl to go may stay.
+    fn quiet_max(&self) -> Duration {
+        self.ttl * 2 + HANG / 4
+    }
+
+    /// The ttl of a storm's locks, and how long they may stay. The ttl is the longer one, so that what was forgotten is
+    /// found; unless the store takes no such ttl, or a session keeps it anyway.
+    fn storm(&self) -> (Duration, Duration) {
+        let long = STORM_TTL.max(self.ttl * 2).min(self.ttl_max);
+        if self.by_session || long < STORM_TTL_MIN {
+            return (self.ttl, self.quiet_max());
+        }
+        (long, long / 2)
     }
 }
 
@@ -81,12 +106,29 @@ impl Step {
             Step::ClientStop => format!("a process of ours stands still for {:?}", wish.ttl * 2),
             Step::CancelStorm => "everybody asks and goes away".to_owned(),
             Step::Yours => {
-                format!(
-                    "your turn: for {:?} break what you like, and heal it. {}",
-                    wish.span,
-                    advice(&wish.url)
-                )
+                let (span, advice) = (wish.span, advice(&wish.url));
+                let turn = format!("your turn: for {span:?} break what you like, and heal it. {advice}");
+                match self.unpromised(&wish.url) {
+                    Some(why) => format!("{turn}. That nobody else is let in is not promised then: {why}"),
+                    None => turn,
+                }
             }
+        }
+    }
+
+    /// Why two guards may be valid at once, if what the user breaks by our advice takes the promise away.
+    fn unpromised(self, url: &str) -> Option<&'static str> {
+        if self != Step::Yours {
+            return None;
+        }
+        match url.split(':').next().unwrap_or_default() {
+            "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+                Some("a replica may not have been told of a grant when it takes over")
+            }
+            _ if url.contains("mode=session") => Some(
+                "a lock ends with its connection, and its holder hears of it a moment after the next one has it",
+            ),
+            _ => None,
         }
     }
 }
@@ -126,7 +168,9 @@ pub async fn torture(
 ) -> Result<Verdict, Trouble> {
     let prefix = format!("lockkeeper-torture-{:016x}/", wish.seed);
     let mut plan = Plan::new(wish.program.clone(), &wish.url, &prefix, wish.seed);
-    (plan.processes, plan.tasks, plan.ttl, plan.storm_ttl) = (wish.processes, wish.tasks, wish.ttl, wish.ttl);
+    let (storm_ttl, storm_quiet_max) = wish.storm();
+    (plan.processes, plan.tasks, plan.ttl, plan.storm_ttl) =
+        (wish.processes, wish.tasks, wish.ttl, storm_ttl);
     plan.gentle = true;
     let mut crew = Crew::start(plan).await?;
     let missing = crew.served(HANG).await;
@@ -140,11 +184,11 @@ pub async fn torture(
     for (number, step) in steps.iter().enumerate() {
         tell(&format!("step {} of {}: {}", number + 1, steps.len(), step.words(wish)));
         let before = crew.witness().counts();
-        let mut episode = Episode::begin(step.name(), None, now());
+        let mut episode = Episode::begin(step.name(), step.unpromised(&wish.url), now());
         strike(*step, wish, &mut crew, &mut dice).await?;
         episode.stuck = crew.served(HANG).await;
         if *step == Step::CancelStorm {
-            episode.orphans = leftovers(&*store, &crew.storm_prefix(), wish.ttl * 2 + HANG / 4).await?;
+            episode.orphans = leftovers(&*store, &crew.storm_prefix(), storm_quiet_max).await?;
         }
         episode.end(now(), before, crew.witness().counts());
         let stuck = !episode.stuck.is_empty();
@@ -154,11 +198,12 @@ pub async fn torture(
         }
     }
     tell("everybody goes, and the store is looked through for what is left");
-    let mut end = Episode::begin("end", None, now());
-    let (history, findings, stuck) = crew.stop(HANG).await?;
+    let (before, mut end) = (crew.witness().counts(), Episode::begin("end", None, now()));
+    let Ended { history, findings, stuck, counts } = crew.stop(HANG).await?;
+    // Nobody asks any more: looking for what is left is no gap between grants.
+    end.end(now(), before, counts);
     end.stuck = stuck;
-    end.orphans = leftovers(&*store, &prefix, wish.ttl * 2 + HANG / 4).await?;
-    end.span.end = now();
+    end.orphans = leftovers(&*store, &prefix, wish.quiet_max()).await?;
     episodes.push(end);
     Ok(Verdict::new(&wish.shown, wish.seed, history, findings, episodes))
 }
@@ -205,5 +250,35 @@ mod tests {
         assert!(words.contains("SENTINEL FAILOVER") && words.contains("30s") && !words.contains("secret"));
         assert!(Step::Yours.words(&wish("sqlite:x")).contains("break what you like"));
         assert!(Step::ClientStop.words(&wish("sqlite:x")).contains("10s"));
+    }
+
+    #[test]
+    fn what_a_failover_takes_away_is_said_before_and_is_no_broken_promise() {
+        let wish = |url: &str| Wish::new("x".into(), url, "shown", 1);
+        for url in ["redis+sentinel://a/main", "rediss+cluster://a,b", "postgres://a/b?x=y&mode=session"] {
+            assert!(Step::Yours.words(&wish(url)).contains("is not promised then: "), "{url}");
+            assert!(Step::Calm.unpromised(url).is_none(), "{url}");
+        }
+        for url in ["redis://a", "redlock://a,b,c", "postgres://a/b", "sqlite:x"] {
+            assert!(Step::Yours.unpromised(url).is_none(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_was_forgotten_in_a_storm_is_still_there_when_it_is_looked_for() {
+        let mut wish = Wish::new("x".into(), "sqlite:x", "shown", 1);
+        for ttl in [1, 5, 60].map(Duration::from_secs) {
+            wish.ttl = ttl;
+            let (storm, quiet) = wish.storm();
+            assert!(quiet < storm && ttl <= storm, "{ttl:?}");
+        }
+        // A store that takes no such ttl is asked for none.
+        wish.ttl_max = Duration::from_secs(60);
+        assert_eq!(wish.storm(), (wish.ttl_max, wish.ttl_max / 2));
+        (wish.ttl, wish.ttl_max) = (Duration::from_secs(5), Duration::from_secs(10));
+        assert_eq!(wish.storm().0, wish.ttl);
+        // What hangs on a session is not let go by a ttl.
+        (wish.ttl_max, wish.by_session) = (Duration::MAX, true);
+        assert_eq!(wish.storm().0, wish.ttl);
     }
 }

@@ -179,14 +179,15 @@ impl Verdict {
         self.episodes.iter().flat_map(told).chain(refused).chain(starved).collect()
     }
 
+    /// Whether nothing happened that no machine can be blamed for, however busy it was: two holders, a fence that fell, a
+    /// lock that stays, a loser that is not told.
+    pub fn is_safe(&self) -> bool {
+        self.overlaps().is_empty() && self.fenced() == 0 && self.orphans().is_empty() && self.late.is_empty()
+    }
+
     /// Whether every promise was kept, and something was tried at all.
     pub fn is_kept(&self) -> bool {
-        self.grants() != 0
-            && self.overlaps().is_empty()
-            && self.fenced() == 0
-            && self.orphans().is_empty()
-            && self.late.is_empty()
-            && self.stuck().is_empty()
+        self.grants() != 0 && self.is_safe() && self.stuck().is_empty()
     }
 
     /// The broken promises, a line for each, at most so many of a kind.
@@ -308,6 +309,7 @@ mod tests {
         assert!(!broken.is_kept() && broken.complaints(3) == "G: two at once\n");
         let mut stuck = verdict(&[], None);
         stuck.episodes[1].stuck.push("w1".to_owned());
+        assert!(!broken.is_safe() && stuck.is_safe(), "a busy machine serves late, and gives nothing twice");
         assert!(!stuck.is_kept() && stuck.complaints(3).contains("stuck: failover: w1"));
         let mut starved = verdict(&[], None);
         let who = Starved { who: "w1".to_owned(), key: "k".to_owned(), asked: 0, until: 60_000_000_000 };

@@ -32,7 +32,7 @@ cargo xtask COMMAND
   bench [SUITE]  run the benchmarks, all or those named, and write their sections of docs/benchmarks.md
   bench sale     the flash sale on Redis and MariaDB, and write its figures to docs/guides/flash-sale.md
   bench rivals [STORE…] [--seconds N] [--turns N] | --prepare
-                 what people would take instead, beside ours, in a quarter of an hour; gets other languages' libraries, or does
+                 what people would take instead, beside ours, in about twenty minutes; gets other languages' libraries, or does
                  only that; renews the sections of docs/rivals.md
   bench growth [STORE…] [--most N]
                  what things cost as their number grows, to a million or to N; writes docs/growth.md

@@ -22,27 +22,35 @@ struct Entry {
     server: &'static str,
     /// The setting by which the tests find its programs.
     setting: &'static str,
-    package: &'static str,
-    /// Test programs, and the word in the names of the tests that concern it.
-    tests: &'static [(&'static str, &'static str)],
+    /// Test programs, each with its package, and the word in the names of the tests that concern it.
+    tests: &'static [Tests],
     /// The torture's names of what it can be.
     torture: &'static [&'static str],
     /// What is different for users, and documented.
     differs: &'static str,
 }
 
+/// Package, program, word.
+type Tests = (&'static str, &'static str, &'static str);
+
+const ON_REDIS: &str = "lockkeeper-redis";
+const ON_SQL: &str = "lockkeeper-sql";
+
 const REDIS: Entry = Entry {
     server: "redis",
     setting: "LOCKKEEPER_TEST_REDIS",
-    package: "lockkeeper-redis",
     tests: &[
-        ("conformance", ""),
-        ("single", ""),
-        ("faults", ""),
-        ("late", ""),
-        ("clocks", ""),
-        ("sentinel", ""),
-        ("cluster", ""),
+        (ON_REDIS, "conformance", ""),
+        (ON_REDIS, "single", ""),
+        (ON_REDIS, "faults", ""),
+        (ON_REDIS, "late", ""),
+        (ON_REDIS, "clocks", ""),
+        (ON_REDIS, "rights", ""),
+        (ON_REDIS, "secured", ""),
+        (ON_REDIS, "sentinel", ""),
+        (ON_REDIS, "cluster", ""),
+        // With the suite over several servers.
+        ("lockkeeper-redlock", "redis", ""),
     ],
     torture: &["redis", "sentinel", "cluster", "redlock"],
     differs: "",
@@ -51,13 +59,13 @@ const REDIS: Entry = Entry {
 const POSTGRES: Entry = Entry {
     server: "postgresql-17",
     setting: "LOCKKEEPER_TEST_POSTGRES",
-    package: "lockkeeper-sql",
     tests: &[
-        ("conformance", "postgres"),
-        ("postgres_faults", ""),
-        ("postgres_lines", ""),
-        ("postgres_rows", ""),
-        ("postgres_sessions", ""),
+        (ON_SQL, "conformance", "postgres"),
+        (ON_SQL, "postgres_attacks", ""),
+        (ON_SQL, "postgres_faults", ""),
+        (ON_SQL, "postgres_lines", ""),
+        (ON_SQL, "postgres_rows", ""),
+        (ON_SQL, "postgres_sessions", ""),
     ],
     torture: &["postgres", "postgres-session"],
     differs: "",
@@ -66,12 +74,12 @@ const POSTGRES: Entry = Entry {
 const MYSQL: Entry = Entry {
     server: "mysql",
     setting: "LOCKKEEPER_TEST_MYSQL",
-    package: "lockkeeper-sql",
     tests: &[
-        ("conformance", "::mysql::"),
-        ("mysql_faults", "mysql::"),
-        ("mysql_rows", "mysql::"),
-        ("mysql_sessions", "mysql::"),
+        (ON_SQL, "conformance", "::mysql::"),
+        (ON_SQL, "mysql_attacks", "mysql::"),
+        (ON_SQL, "mysql_faults", "mysql::"),
+        (ON_SQL, "mysql_rows", "mysql::"),
+        (ON_SQL, "mysql_sessions", "mysql::"),
     ],
     torture: &["mysql", "mysql-session"],
     differs: "",
@@ -81,10 +89,11 @@ const MARIADB: Entry = Entry {
     server: "mariadb",
     setting: "LOCKKEEPER_TEST_MARIADB",
     tests: &[
-        ("conformance", "::mariadb::"),
-        ("mysql_faults", "mariadb::"),
-        ("mysql_rows", "mariadb::"),
-        ("mysql_sessions", "mariadb::"),
+        (ON_SQL, "conformance", "::mariadb::"),
+        (ON_SQL, "mysql_attacks", "mariadb::"),
+        (ON_SQL, "mysql_faults", "mariadb::"),
+        (ON_SQL, "mysql_rows", "mariadb::"),
+        (ON_SQL, "mysql_sessions", "mariadb::"),
     ],
     torture: &["mariadb", "mariadb-session"],
     differs: "a full table space ends the server itself, see [its page](backends/mysql.md)",
@@ -101,16 +110,14 @@ const ENTRIES: &[Entry] = &[
     Entry {
         server: "etcd",
         setting: "LOCKKEEPER_TEST_ETCD",
-        package: "lockkeeper-etcd",
-        tests: &[("conformance", ""), ("real", "")],
+        tests: &[("lockkeeper-etcd", "conformance", ""), ("lockkeeper-etcd", "real", "")],
         torture: &["etcd"],
         differs: "",
     },
     Entry {
         server: "zookeeper",
         setting: "LOCKKEEPER_TEST_ZOOKEEPER",
-        package: "lockkeeper-zookeeper",
-        tests: &[("conformance", ""), ("real", "")],
+        tests: &[("lockkeeper-zookeeper", "conformance", ""), ("lockkeeper-zookeeper", "real", "")],
         torture: &["zookeeper"],
         differs: "",
     },
@@ -152,7 +159,7 @@ fn build(entries: &[&Entry]) -> Result<Built, String> {
     let mut all = Built::new();
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"]);
-    for (program, _) in entries.iter().flat_map(|it| it.tests) {
+    for (_, program, _) in entries.iter().flat_map(|it| it.tests) {
         cargo.args(["--test", program]);
     }
     // With a test of the torture cargo builds its program, too.
@@ -195,11 +202,11 @@ impl Entry {
         let folder = shell::root().join("target/servers").join(self.server).join("bin");
         let folder = folder.display().to_string();
         let mut outcome = Outcome { version: servers::version(self.server)?, ..Outcome::default() };
-        for (program, word) in self.tests {
-            shell::say(&format!("xtask: {} on {}", program, outcome.version));
-            let at = (self.package.to_owned(), (*program).to_owned());
-            let file = built.get(&at).ok_or_else(|| format!("{} has no tests {program}", self.package))?;
-            let place = shell::root().join("crates").join(self.package);
+        for (package, program, word) in self.tests {
+            shell::say(&format!("xtask: {package}: {program} on {}", outcome.version));
+            let at = ((*package).to_owned(), (*program).to_owned());
+            let file = built.get(&at).ok_or_else(|| format!("{package} has no tests {program}"))?;
+            let place = shell::root().join("crates").join(package);
             // As cargo would run it.
             let run = |words: &[&str]| {
                 let mut tests = Command::new(file);
@@ -314,11 +321,11 @@ mod tests {
         for entry in ENTRIES {
             assert!(servers::is_known(entry.server), "{}", entry.server);
             assert!(kit.contains(&format!("\"{}\"", entry.setting)), "{}", entry.setting);
-            for (program, _) in entry.tests {
-                let tests = shell::root().join("crates").join(entry.package).join("tests");
+            for (package, program, _) in entry.tests {
+                let tests = shell::root().join("crates").join(package).join("tests");
                 let there = tests.join(format!("{program}.rs")).is_file()
                     || tests.join(program).join("main.rs").is_file();
-                assert!(there, "{} has no tests called {program}", entry.package);
+                assert!(there, "{package} has no tests called {program}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::Locker;
+use lockkeeper_core::{Clock, Locker};
 use lockkeeper_etcd::Etcd;
 use lockkeeper_servers::{Etcd as Server, EtcdOptions};
 use tonic::client::Grpc;
@@ -58,7 +58,8 @@ pub(crate) async fn run(three: bool) -> Outcome {
         rows.push(Row::of_times("the same on `multi_thread`", several(hosts.clone()).await?, 1.15));
     }
     let ours = crowd::here(vec![Ours::new(&locker)], 64, "crowd", hand_off::SPAN).await?.sound()?;
-    let theirs = crowd::here(vec![ServerLock(channel)], 64, "rival", hand_off::SPAN).await?.sound()?;
+    let theirs =
+        crowd::here(vec![ServerLock { channel, lease: 0 }], 64, "rival", hand_off::SPAN).await?.sound()?;
     let what = "64 tasks of one process on one key, guards per second, beside the server's `Lock` call";
     rows.push(Row::of_rates(what, (ours.rate(), theirs.rate()), 30.0));
     let url = format!("etcd://{}", hosts.join(","));
@@ -177,18 +178,39 @@ struct UnlockRequest {
 #[derive(Clone, PartialEq, prost::Message)]
 struct UnlockResponse {}
 
-/// The server's own call. Tasks with one lease would share the lock, so each asks for its own (0).
+/// The server's own call. Tasks with one lease would share the lock. Each has its own, or asks for a new one each time (0).
 #[derive(Clone)]
-pub(crate) struct ServerLock(Channel);
+pub(crate) struct ServerLock {
+    channel: Channel,
+    lease: i64,
+}
 
 impl ServerLock {
     /// As another process, from a URL as ours is.
     pub(crate) async fn open(url: &str) -> Answer<Self> {
-        Ok(ServerLock(open(url).await?))
+        Ok(ServerLock { channel: open(url).await?, lease: 0 })
     }
 
     pub(crate) async fn connect(address: &str) -> Answer<Self> {
-        Ok(ServerLock(dial(address).await?))
+        Ok(ServerLock { channel: dial(address).await?, lease: 0 })
+    }
+
+    /// One of several on this connection, with a lease of its own that is kept alive as long as this process is.
+    pub(crate) async fn leased(&self, ttl: Duration) -> Answer<Self> {
+        let mut client = LeaseClient::new(self.channel.clone());
+        let wish = wire::LeaseGrantRequest { ttl: i64::try_from(ttl.as_secs())?, id: 0 };
+        let lease = client.lease_grant(wish).await?.into_inner().id;
+        tokio::spawn(async move {
+            loop {
+                Clock::boot().sleep(ttl / 3).await;
+                let beat = futures_util::stream::iter([wire::LeaseKeepAliveRequest { id: lease }]);
+                // One that fails is followed by the next; a lease that ended is told by whoever asks under it.
+                if let Ok(answers) = client.lease_keep_alive(beat).await {
+                    drop(answers.into_inner().message().await);
+                }
+            }
+        });
+        Ok(ServerLock { channel: self.channel.clone(), lease })
     }
 
     /// One bare trip: a read of a key that is not there.
@@ -214,16 +236,16 @@ impl Rival for ServerLock {
     type Taken = Vec<u8>;
 
     async fn take(&mut self, key: &str) -> Answer<Vec<u8>> {
-        let mut grpc = Grpc::new(self.0.clone());
+        let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await?;
-        let lock = tonic::Request::new(LockRequest { name: key.as_bytes().to_vec(), lease: 0 });
+        let lock = tonic::Request::new(LockRequest { name: key.as_bytes().to_vec(), lease: self.lease });
         let path = http_path("/v3lockpb.Lock/Lock")?;
         let locked: tonic::Response<LockResponse> = grpc.unary(lock, path, ProstCodec::default()).await?;
         Ok(locked.into_inner().key)
     }
 
     async fn give_back(&mut self, key: Vec<u8>) -> Answer<()> {
-        let mut grpc = Grpc::new(self.0.clone());
+        let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await?;
         let path = http_path("/v3lockpb.Lock/Unlock")?;
         let unlock = tonic::Request::new(UnlockRequest { key });

@@ -18,8 +18,10 @@ use crate::site::Site;
 
 /// Longer than any process needs to begin, and than any of them fights.
 const HANG: Duration = Duration::from_mins(1);
-/// Compilers at work and first turns; what counts begins after it.
-const WARM_UP: Duration = Duration::from_millis(1500);
+/// First turns; what counts begins after it.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Where a compiler is at work meanwhile.
+const WARM_UP_LONG: Duration = Duration::from_millis(1500);
 const TTL: Duration = Duration::from_secs(10);
 /// For the lock whose holder dies.
 const CRASH_TTL: Duration = Duration::from_secs(5);
@@ -109,12 +111,16 @@ impl<'a> Fight<'a> {
         self.contestant.name
     }
 
+    fn warm_up(&self) -> Duration {
+        if matches!(self.contestant.program, Program::Own | Program::Go) { WARM_UP } else { WARM_UP_LONG }
+    }
+
     /// All of a world fight, and what they reach in `span` counts.
     pub(super) async fn world(&self, world: World, span: Duration) -> Answer<Figures> {
         let (processes, tasks) = world.size();
         let mut scene = self.scene(processes, tasks, TTL).await?;
         let (clock, before) = (Clock::boot(), self.site.requests().await?);
-        let from = clock.now().after(WARM_UP);
+        let from = clock.now().after(self.warm_up());
         let until = from.after(span);
         for party in &mut scene.parties {
             party.tell(&format!("fight {}", until.as_nanos())).await?;

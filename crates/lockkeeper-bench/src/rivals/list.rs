@@ -105,13 +105,48 @@ pub(super) enum Column {
     Crash,
 }
 
+/// What a rival does without, by the first word of its name that is found here.
+const WITHOUT: &[(&str, &str)] = &[
+    ("rslock", NO_LINE),
+    ("redsync", NO_LINE),
+    ("node-redlock", NO_LINE),
+    ("redis-py", NO_LINE),
+    (
+        "python-redis-lock",
+        "it has no fence and no line: a release wakes one of those who wait, and whoever comes may be quicker",
+    ),
+    ("Redisson, fair", "it has a line and no fence"),
+    ("Redisson, fenced", QUICKEST),
+    ("Redisson", "it has no fence and no line: a release wakes those who wait, and the quickest has it"),
+    ("zookeeper-client", NO_FENCE),
+    ("Curator", NO_FENCE),
+    ("kazoo", NO_FENCE),
+    ("etcd's own", "it has a line by revisions; whoever wants a fence must find one himself"),
+    (
+        "the server's `Lock`",
+        "its line is asked for inside the server, without a message for each step, and it gives no fence",
+    ),
+    ("pg_advisory_lock", SERVER_MEMORY),
+    ("sqlx", SERVER_MEMORY),
+    ("GET_LOCK", SERVER_MEMORY),
+];
+const NO_FENCE: &str = "it has a line, and gives its callers no fence";
+const QUICKEST: &str = "it has no line: a release wakes those who wait, and the quickest has it";
+const NO_LINE: &str = "it has no fence and no line: whoever asks again at the right moment has it";
+const SERVER_MEMORY: &str = "it has no lease, no fence and no names: the lock is a word in the server's memory and ends with the connection";
+
+/// What this rival does without that ours has, as far as it is known.
+pub(super) fn without(rival: &str) -> Option<&'static str> {
+    WITHOUT.iter().find(|it| rival.contains(it.0)).map(|it| it.1)
+}
+
 /// Why ours is behind in a column. Every column of every store has a reason: what ours does there that others do not.
 pub(super) fn reason(store: Store, column: Column) -> &'static str {
     use Column::{Crash, Free, Jain, Latency, Longest, Rate, Requests};
     let sql = matches!(store, Store::Postgres | Store::MariaDb | Store::Mysql);
     match column {
         Free | Requests if sql => {
-            "a durable lock writes and flushes a row for each guard, and a session lock of ours also draws a fence; the server's own locks live in its memory, end with the connection and have no fence"
+            "a durable lock of ours writes and flushes a row for each guard, a session lock also draws a fence"
         }
         Rate | Latency if sql => {
             "the server wakes the next one itself, in its memory; ours also hands on a fence, which is stored before the next one hears"
@@ -140,5 +175,24 @@ pub(super) fn reason(store: Store, column: Column) -> &'static str {
         Crash => {
             "a dead holder's lock is free when its lease ends, 5 s here; whoever has a shorter one, or ends with the connection, is quicker"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_every_rival_it_is_known_what_it_does_without() {
+        for store in STORES {
+            for it in of(store).iter().filter(|it| !it.name.contains("Lockkeeper")) {
+                assert!(without(it.name).is_some(), "{}", it.name);
+            }
+        }
+        assert_eq!(
+            without("Redisson, fenced"),
+            WITHOUT.iter().find(|it| it.0.ends_with("fenced")).map(|it| it.1)
+        );
+        assert!(without("something else").is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::fight::World;
 use super::figures::Figures;
-use super::list::{Column, STORES, reason};
+use super::list::{Column, STORES, reason, without};
 use super::{command, plot};
 use crate::Answer;
 use crate::measure::median;
@@ -124,22 +124,24 @@ impl Sheet {
         !ours.is_empty() && !others.is_empty()
     }
 
-    /// The columns in which somebody else, measured and safe, is ahead of the best of ours.
+    /// Where somebody else, measured and safe, is ahead of one of ours: everybody who is, and each of ours by itself, so that
+    /// a good row hides no bad one.
     fn behind(&self) -> Vec<String> {
         let (ours, others): (Vec<&Line>, Vec<&Line>) = self.lines.iter().partition(|it| it.is_ours());
-        let best = |all: &[&Line], of: Figure| {
-            let known = all.iter().filter_map(|it| of(it).map(|figure| (figure, it.name)));
-            known.filter(|it| it.0.is_finite()).max_by(|a, b| a.0.total_cmp(&b.0))
-        };
         let mut out = Vec::new();
-        for (words, column, of) in COLUMNS {
-            let (Some((mine, _)), Some((theirs, name))) = (best(&ours, of), best(&others, of)) else {
-                continue;
-            };
-            // Less is what two runs of the same differ by.
-            let factor = theirs / mine;
-            if AHEAD < factor {
-                out.push(format!("- {words}: {name}, by {factor:.2} ×: {}.", reason(self.store, column)));
+        for mine in &ours {
+            let whose = if 1 < ours.len() { format!("{}, ", mine.name) } else { String::new() };
+            for (words, column, of) in COLUMNS {
+                let Some(figure) = of(mine).filter(|it| it.is_finite()) else { continue };
+                let known = others.iter().filter_map(|it| Some((of(it)? / figure, it.name)));
+                // Less is what two runs of the same differ by.
+                let mut ahead: Vec<_> = known.filter(|it| it.0.is_finite() && AHEAD < it.0).collect();
+                ahead.sort_by(|one, two| two.0.total_cmp(&one.0));
+                for (factor, name) in ahead {
+                    let why = without(name).map_or_else(String::new, |it| format!("{it}; "));
+                    let why = why + reason(self.store, column);
+                    out.push(format!("- {whose}{words}: {name}, by {factor:.2} ×: {why}."));
+                }
             }
         }
         out
@@ -309,7 +311,7 @@ const INTRODUCTION: &str = "\
 # Rivals
 
 Written by `cargo xtask bench rivals`, never by hand. What people would take instead, beside ours: the same servers, on one
-machine (everything on loopback), in turns, after 1.5 s of warm-up; medians, the longest of all. A store that is run alone renews
+machine (everything on loopback), in turns, after a warm-up (half a second; 1.5 s where a compiler is at work meanwhile: Java, Node, Python); medians, the longest of all. A store that is run alone renews
 its own section, so sections may come from different runs. Every program is in the repository and uses its library as the library's
 documentation shows it. Under the lock each guard reads, adds and writes a number in a file: two holders at once would be seen, and make
 a lock **unsafe** in that cell; it is ahead of nobody there. Whoever differs from ours by a tenth or less counts as equal.
@@ -368,6 +370,29 @@ mod tests {
         assert!(table.contains("**unsafe**: 1 at once, 2 updates lost"), "{table}");
         assert!(table.contains("failed: nothing was measured"), "{table}");
     }
+
+    #[test]
+    fn everybody_who_is_ahead_is_named_beside_each_of_ours() {
+        let mut sheet = Sheet::new(
+            Store::Postgres,
+            vec!["**Lockkeeper**", "**Lockkeeper**, session locks", "sqlx 0.9", "other"],
+        );
+        for (at, rate) in [(0, 10.0), (1, 90.0), (2, 100.0), (3, 20.0)] {
+            sheet.add(at, World::Free, figures(rate));
+        }
+        let said = sheet.behind();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(
+            said[0].starts_with("- **Lockkeeper**, free: sqlx 0.9, by 10.00 ×: it has no lease"),
+            "{said:?}"
+        );
+        assert!(said[1].starts_with("- **Lockkeeper**, free: other, by 2.00 ×: a durable lock"), "{said:?}");
+        assert!(
+            said[2].starts_with("- **Lockkeeper**, session locks, free: sqlx 0.9, by 1.11 ×"),
+            "{said:?}"
+        );
+    }
+
     #[test]
     fn every_column_is_compared_and_an_unsafe_lock_is_ahead_of_nobody() {
         let good = Figures {

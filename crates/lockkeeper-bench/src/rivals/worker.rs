@@ -36,7 +36,10 @@ pub(crate) fn work(words: &[String]) -> Answer<()> {
         match lock.as_str() {
             "ours" => job.obey(vec![Ours::connect(place).await?.ttl(ttl); tasks]).await,
             "zookeeper-client" => job.obey(vec![CrateLock::connect(place, ttl, key).await?; tasks]).await,
-            "etcd-lock" => job.obey(vec![ServerLock::connect(place).await?; tasks]).await,
+            "etcd-lock" => {
+                let server = ServerLock::connect(place).await?;
+                job.obey(each(tasks, async || server.leased(ttl).await).await?).await
+            }
             // A session of the server is a holder, so that each task has its own.
             "pg-advisory" => job.obey(each(tasks, async || Advisory::open(place).await).await?).await,
             "sqlx-advisory" => job.obey(each(tasks, async || Sqlx::open(place, key).await).await?).await,

@@ -15,6 +15,7 @@ use crate::engine::order::Order;
 use crate::engine::queue::Queue;
 use crate::engine::rules::Bounds;
 use crate::engine::schedule::Schedule;
+use crate::engine::seen::Seen;
 use crate::engine::shared::{Engine, Settings};
 use crate::engine::warmth::Warmth;
 use crate::kit::Home;
@@ -291,6 +292,7 @@ impl LockerBuilder {
             queue,
             schedule: Schedule::new(),
             fresh: Fresh::default(),
+            seen: Seen::default(),
             warmth: Warmth::new(self.warm_max),
             background: Background::new(self.spawner, self.home, self.exit_wait),
             label: Arc::new(self.label),

@@ -13,13 +13,13 @@ use crate::engine::tenure::{Tenure, deadline};
 use crate::error::{Error, Result};
 use crate::fence::COUNTER_MAX;
 use crate::key::Key;
-use crate::spi::backend::Grant;
+use crate::spi::backend::{Fault, Grant};
 
 /// Why a grant is of no use.
 pub(crate) enum Useless {
     /// No time is left of it: ask again, from the same place.
     Late(Keeper),
-    /// No fence can hold its counter.
+    /// No fence can hold its counter, or another's fence was larger.
     Unfit(Keeper, Error),
 }
 
@@ -38,6 +38,9 @@ pub(crate) fn tenure_of(
     let valid_until = deadline(asked_at, grant.sent_at, grant.valid_for, now);
     if valid_until <= now {
         return Err(Useless::Late(keeper));
+    }
+    if let Some(larger) = engine.seen.larger(key, keeper.claim.load, grant.counter, (asked_at, now)) {
+        return Err(Useless::Unfit(keeper, went_back(engine, grant.counter, larger)));
     }
     let Keeper { place, claim, .. } = keeper;
     Ok(Arc::new(Tenure::new(key.clone(), claim.ttl, claim.load, place, grant, asked_at, valid_until)))
@@ -62,4 +65,10 @@ fn check_counter(engine: &Engine, counter: u64) -> Result<()> {
     }
     let what = format!("its counter {counter} is larger than the {COUNTER_MAX} a fence can hold");
     Err(Error::Unsupported { backend: engine.profile.name, what })
+}
+
+/// What a store does that was restored from a copy, for example. It has nothing to do with the one who asks.
+fn went_back(engine: &Engine, counter: u64, larger: u64) -> Error {
+    let what = format!("its counter {counter} went back: {larger} was given before, and fences must grow");
+    Fault::permanent(engine.profile.name, "taking the lock", what).into()
 }

@@ -29,6 +29,7 @@ mod representing;
 pub(crate) mod rounds;
 pub(crate) mod rules;
 pub(crate) mod schedule;
+pub(crate) mod seen;
 pub(crate) mod shared;
 pub(crate) mod since;
 mod spot;

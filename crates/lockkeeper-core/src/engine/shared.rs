@@ -15,6 +15,7 @@ use crate::engine::line::Calls;
 use crate::engine::order::Order;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;
+use crate::engine::seen::Seen;
 use crate::engine::warmth::Warmth;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -49,6 +50,8 @@ pub(crate) struct Engine {
     pub(crate) alarm: Mutex<Option<watch::Receiver<u64>>>,
     /// What was granted lately, and does not listen yet.
     pub(crate) fresh: Fresh,
+    /// What counters were granted lately.
+    pub(crate) seen: Seen,
     /// What may stay after it was given back.
     pub(crate) warmth: Warmth,
     pub(crate) background: Background,

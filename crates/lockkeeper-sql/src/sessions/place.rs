@@ -238,8 +238,12 @@ impl<W: Conversation> SessionPlace<W> {
     ) -> Result<Option<Turn>> {
         let State::Waiting(waiting) = state else { return Ok(None) };
         let mut told = waiting.told.borrow().clone();
-        if let (None, Some(shared)) = (&told, make_sure) {
-            told = self.until_standing(waiting, shared).await.map_err(|it| it.fault(TAKING))?;
+        match (&told, make_sure) {
+            (None, Some(shared)) => {
+                told = self.until_standing(waiting, shared).await.map_err(|it| it.fault(TAKING))?;
+            }
+            (None, None) if self.has_ended_unheard(waiting).await => told = Some(Told::Over),
+            _ => {}
         }
         let Some(told) = told else {
             return Ok(Some(Turn::wait(self.claim.ttl / 3, None)));
@@ -260,6 +264,15 @@ impl<W: Conversation> SessionPlace<W> {
                 Err(fault)
             }
         }
+    }
+
+    /// Whether the session that stands in the line has ended and the word of it was lost: nobody speaks on its connection, so
+    /// nobody would notice. Another session can tell; if that does not answer, this is found out another time.
+    async fn has_ended_unheard(&self, waiting: &Waiting<W>) -> bool {
+        let Ok(shared) = waiting.leases.shared().await else { return false };
+        let lives = shared.ask(shared.wire.lives(&waiting.waiter.lease.wire)).await;
+        // It may have been let in and told so meanwhile.
+        lives.is_ok_and(|it| !it.0) && waiting.told.borrow().is_none()
     }
 
     fn out_of_the_line(&self, waiting: Waiting<W>) {

@@ -21,6 +21,11 @@ pub(crate) fn url_of(site: &impl Site, user: &str) -> String {
     site.url().replacen("lockkeeper@", &format!("{user}@"), 1)
 }
 
+/// The file of a server whose disk is soon full, and of one that has room again.
+const FILE: &str = "innodb-data-file-path";
+const SMALL: &str = "ibdata1:12M:autoextend:max:40M";
+const WITH_ROOM: &str = "ibdata1:12M:autoextend:max:200M";
+
 /// A MariaDB.
 pub(crate) struct OnMariaDb(MariaDb);
 
@@ -31,6 +36,8 @@ pub(crate) struct OnMysql(servers::Mysql);
 pub(crate) trait Ours: Site<Store = Mysql> {
     /// A server whose disk is soon full.
     async fn small() -> Self;
+    /// It has ended: start it again with more room.
+    async fn start_with_room(&self);
     /// A server that writes a binary log, and one that follows it.
     async fn pair() -> (Self, Self);
     /// Statements that let a server follow the one on this port.
@@ -107,8 +114,11 @@ site!(OnMysql, servers::Mysql, servers::MysqlOptions);
 
 impl Ours for OnMariaDb {
     async fn small() -> Self {
-        let file = ("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M");
-        OnMariaDb::start(&[file, ("innodb-file-per-table", "0")]).await
+        OnMariaDb::start(&[(FILE, SMALL), ("innodb-file-per-table", "0")]).await
+    }
+
+    async fn start_with_room(&self) {
+        self.0.start_with(FILE, WITH_ROOM).await.unwrap();
     }
 
     async fn pair() -> (Self, Self) {
@@ -128,10 +138,14 @@ impl Ours for OnMariaDb {
 impl Ours for OnMysql {
     async fn small() -> Self {
         let options = servers::MysqlOptions::default()
-            .create_with("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M")
-            .set("innodb-data-file-path", "ibdata1:12M:autoextend:max:40M")
+            .create_with(FILE, SMALL)
+            .set(FILE, SMALL)
             .set("innodb-file-per-table", "0");
         OnMysql(servers::Mysql::start(options).await.unwrap())
+    }
+
+    async fn start_with_room(&self) {
+        self.0.start_with(FILE, WITH_ROOM).await.unwrap();
     }
 
     async fn pair() -> (Self, Self) {

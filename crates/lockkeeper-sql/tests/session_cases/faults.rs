@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend as _, Place as _, Renewal, Turn};
+use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Claim, Clock, Fence, Key};
 use lockkeeper_servers::Daemon;
 use lockkeeper_servers::proxy::{Direction, Rule};
@@ -91,6 +92,26 @@ pub(crate) async fn a_session_cut_on_the_servers_side_only_has_two_holders_and_o
     assert!(!may_write(&site, guard.fence()).await, "and this is the answer");
     network.cut();
     within(guard.lost()).await;
+}
+
+pub(crate) async fn a_waiter_whose_session_ended_without_a_word_stands_in_line_again<S: Sessions>() {
+    let site = S::start(&[]).await;
+    let (network, url) = by_proxy(&site).await;
+    let (here, near) = (locker(open::<S>(&url).await, TTL), open::<S>(&site.url()).await);
+    let (there, key) = (locker(near.clone(), TTL), Key::new("orders/42").unwrap());
+    let first = there.lock("orders/42").await.unwrap();
+    let waiting = tokio::spawn(async move { here.lock("orders/42").await.map(|it| it.fence()) });
+    let stands = async || near.show(&key).await.ok().flatten().filter(|it| it.waiters.len() == 1);
+    until(async || stands().await).await;
+    // The server ends all sessions, and the word of it is lost on the way to the one that waits.
+    network.set(Direction::ToClient, Rule::Drop);
+    site.kill_connections().await;
+    within(first.lost()).await;
+    let second = within(there.lock("orders/42")).await.unwrap();
+    let fence = second.fence();
+    network.set(Direction::ToClient, Rule::Pass);
+    second.release().await.unwrap();
+    assert!(fence < within(waiting).await.unwrap().unwrap());
 }
 
 pub(crate) async fn after_a_restart_nobody_is_let_in_before_the_longest_ttl_is_over<S: Sessions>() {

@@ -105,6 +105,7 @@ macro_rules! session_cases {
             names_above_the_bound_of_waiting_connections_take_turns
             a_free_lock_is_one_statement_and_its_release_another
             one_beat_keeps_a_thousand_locks
+            a_waiter_whose_session_ended_without_a_word_stands_in_line_again
             a_server_without_a_connection_left_says_so_and_loses_no_lock
         }
     };

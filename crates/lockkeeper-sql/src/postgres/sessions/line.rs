@@ -177,7 +177,7 @@ impl Conversation for Line {
     }
 
     async fn lives(&self, other: &Self) -> Answer<bool> {
-        self.stands(other).await
+        self.ask_of(self.site.sql.lives, other).await
     }
 }
 

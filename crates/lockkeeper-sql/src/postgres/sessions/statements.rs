@@ -12,6 +12,7 @@ pub(super) struct Statements {
     pub(super) beat: String,
     pub(super) clean: String,
     pub(super) stands: &'static str,
+    pub(super) lives: &'static str,
     pub(super) end: &'static str,
 }
 
@@ -35,6 +36,8 @@ impl Statements {
             clean: call("clean", 3),
             stands: "SELECT a.wait_event_type = 'Lock' FROM pg_stat_get_activity($1::integer) AS a \
                      WHERE extract(epoch FROM a.backend_start)::text = $2",
+            lives: "SELECT true FROM pg_stat_get_activity($1::integer) AS a \
+                    WHERE extract(epoch FROM a.backend_start)::text = $2",
             end: "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_stat_get_activity($1::integer) AS a \
                   WHERE extract(epoch FROM a.backend_start)::text = $2",
         }
