@@ -233,3 +233,21 @@ fn the_files_that_deploy_it_use_options_that_are_there() {
         }
     }
 }
+
+/// Every document of them, with what it is.
+#[test]
+fn the_files_that_deploy_it_are_yaml() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let script = "import sys, yaml\n\
+        for name in sys.argv[1:]:\n    \
+            for it in yaml.safe_load_all(open(name)):\n        \
+                print(it.get('kind') or sorted(it['services']))\n";
+    // The system's own, which has the package.
+    let mut python = Command::new("/usr/bin/python3");
+    let read =
+        python.args(["-c", script, "compose.yaml", "kubernetes-leader.yaml"]).current_dir(folder).output();
+    let read = read.unwrap();
+    let hint = "if yaml is missing: apt-get install python3-yaml";
+    assert!(read.status.success(), "{}{hint}", text(&read.stderr));
+    assert_eq!(text(&read.stdout), "['lockkeeper', 'redis']\nSecret\nDeployment\n");
+}
