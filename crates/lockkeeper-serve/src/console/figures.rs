@@ -7,7 +7,7 @@ use crate::view::{Holder, Lock};
 use crate::watch::{Seen, differ};
 
 /// Numbers of some locks, and those that stand out.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Figures<'a> {
     count: usize,
     pub(super) held: usize,
@@ -18,17 +18,11 @@ pub(super) struct Figures<'a> {
     pub(super) longest: Option<(&'a str, usize)>,
 }
 
-/// A lock and one of its holders. Two are the same however much time has gone by.
+/// A lock and one of its holders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hold<'a> {
     pub(super) name: &'a str,
     pub(super) by: &'a Holder,
-}
-
-impl PartialEq for Hold<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.name, &self.by.fence) == (other.name, &other.by.fence)
-    }
 }
 
 impl<'a> Figures<'a> {
@@ -43,6 +37,14 @@ impl<'a> Figures<'a> {
             shortest: holds().min_by_key(|it| it.by.who.valid_for_ms),
             longest: waiting.map(|it| (it.name.as_str(), it.waiters.len())).max_by_key(|it| it.1),
         }
+    }
+}
+
+/// Two are the same if they count the same. Which hold is the oldest is not asked: those that began together take turns.
+impl PartialEq for Figures<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let counted = |it: &Self| (it.count, it.held, it.waiting, it.longest.map(|it| it.1));
+        counted(self) == counted(other)
     }
 }
 
