@@ -19,6 +19,9 @@ mod there {
     use crate::output;
     use crate::store::Target;
 
+    /// A token that is shorter can be guessed.
+    const TOKEN_BYTES: usize = 16;
+
     #[derive(Debug, Args)]
     pub(crate) struct Serve {
         /// Where to listen: an address of this machine, or `unix:PATH`
@@ -154,9 +157,14 @@ mod there {
         output::say(&format!("listening on {shown}"));
         if given.is_none() {
             output::say_raw(&format!("lockkeeper: the token is {token}\n"));
-            if let Some(address) = shown.strip_prefix("http") {
-                output::say_raw(&format!("lockkeeper: the console is http{address}/#token={token}\n"));
-            }
+        } else if token.len() < TOKEN_BYTES {
+            output::say(&format!(
+                "the token has {} bytes and can be guessed; draw at least {TOKEN_BYTES} at random",
+                token.len()
+            ));
+        }
+        if shown.starts_with("http") {
+            output::say(&format!("the console is {shown}/#token=TOKEN"));
         }
         serve.run(listener, asked_to_end()?).await.map_err(|it| target.failure(it))?;
         Ok(0)

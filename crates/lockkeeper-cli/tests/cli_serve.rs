@@ -16,13 +16,15 @@ struct Serving {
     stderr: BufReader<std::process::ChildStderr>,
     address: String,
     token: String,
+    /// What it has said so far.
+    said: String,
 }
 
 impl Serving {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        Serving { child, stderr, address: String::new(), token: String::new() }
+        Serving { child, stderr, address: String::new(), token: String::new(), said: String::new() }
     }
 
     /// With the random token that it tells.
@@ -39,6 +41,7 @@ impl Serving {
         while !line.contains(words) {
             line.clear();
             assert!(self.stderr.read_line(&mut line).unwrap() > 0, "it ended without saying {words}");
+            self.said.push_str(&line);
         }
         line.split_once(words).unwrap().1.trim().to_owned()
     }
@@ -78,7 +81,8 @@ fn it_tells_its_token_once_and_ends_in_good_order() {
         "--allow",
         "locks",
     ]));
-    assert_eq!(serving.token.len(), 32, "{}", serving.token);
+    let token = serving.token.clone();
+    assert_eq!(token.len(), 32, "{token}");
     let (answer, stream) = serving.ask("POST", "/v1/locks/x?ttl=60s", "granted");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 1);
@@ -86,8 +90,13 @@ fn it_tells_its_token_once_and_ends_in_good_order() {
     assert!(metrics.contains("lockkeeper_held{store=\"sqlite\"} 1\n"), "{metrics}");
     drop(stream);
     send(serving.child.id(), Signal::TERM);
-    let end = within("it ends", move || serving.child.wait().unwrap());
+    let (end, said) = within("it ends", move || {
+        let mut rest = String::new();
+        serving.stderr.read_to_string(&mut rest).unwrap();
+        (serving.child.wait().unwrap(), serving.said + &rest)
+    });
     assert_eq!(end.code(), Some(0));
+    assert_eq!(said.matches(&token).count(), 1, "{said}");
     store.expect_empty();
 }
 
@@ -95,15 +104,16 @@ fn it_tells_its_token_once_and_ends_in_good_order() {
 fn it_reads_its_token_from_a_file_and_only_reads_unless_allowed() {
     let store = Store::new();
     let (file, socket) = (store.path("token"), store.path("s"));
-    std::fs::write(&file, "a-token-in-a-file\n").unwrap();
+    // Short, and taken all the same.
+    std::fs::write(&file, "a-token\n").unwrap();
     let listen = format!("unix:{}", socket.display());
     let mut serving =
         Serving::start(store.lockkeeper(["serve", "--listen", &listen, "--token-file"]).arg(&file));
     assert_eq!(serving.told("listening on "), listen);
+    assert!(serving.told("the token has 7 bytes").contains("can be guessed"));
     let ask = |method: &str, path: &str| {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        let words =
-            "Host: x\r\nConnection: close\r\nAuthorization: Bearer a-token-in-a-file\r\nContent-Length: 0";
+        let words = "Host: x\r\nConnection: close\r\nAuthorization: Bearer a-token\r\nContent-Length: 0";
         stream.write_all(format!("{method} {path} HTTP/1.1\r\n{words}\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.set_read_timeout(Some(HANG)).unwrap();
@@ -152,9 +162,10 @@ fn what_a_killed_server_held_is_free_after_the_ttl() {
         "--allow",
         "locks",
     ]));
-    let (_, stream) = serving.ask("POST", "/v1/locks/x?ttl=2s", "granted");
+    let (_, stream) = serving.ask("POST", "/v1/locks/x?ttl=6s", "granted");
     serving.child.kill().unwrap();
     serving.child.wait().unwrap();
+    assert_eq!(store.shown("x")["holders"].as_array().unwrap().len(), 1, "nobody gave it back");
     assert_eq!(store.code_of(&["--wait", "100s", "x"]), 0);
     drop(stream);
 }
@@ -189,9 +200,11 @@ fn an_address_that_others_reach_and_a_bad_token_are_refused() {
     assert!(failed(&run(&["--listen", "0.0.0.0:0", "--behind-proxy"]), 64).contains("--token-file"));
     assert!(failed(&run(&["--listen", "nowhere"]), 64).contains("127.0.0.1:7765"));
     assert!(failed(&run(&["--token-file", "/proc/nowhere"]), 64).contains("cannot be read"));
-    std::fs::write(store.path("short"), "short").unwrap();
-    let short = store.path("short").display().to_string();
-    assert!(failed(&run(&["--listen", "127.0.0.1:0", "--token-file", &short]), 64).contains("token"));
+    for (name, token) in [("empty", " \n"), ("words", "several words")] {
+        std::fs::write(store.path(name), token).unwrap();
+        let file = store.path(name).display().to_string();
+        assert!(failed(&run(&["--listen", "127.0.0.1:0", "--token-file", &file]), 64).contains("token"));
+    }
 }
 
 /// What stands in the files of `deploy/` is understood by this command.
@@ -219,4 +232,22 @@ fn the_files_that_deploy_it_use_options_that_are_there() {
             );
         }
     }
+}
+
+/// Every document of them, with what it is.
+#[test]
+fn the_files_that_deploy_it_are_yaml() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let script = "import sys, yaml\n\
+        for name in sys.argv[1:]:\n    \
+            for it in yaml.safe_load_all(open(name)):\n        \
+                print(it.get('kind') or sorted(it['services']))\n";
+    // The system's own, which has the package.
+    let mut python = Command::new("/usr/bin/python3");
+    let read =
+        python.args(["-c", script, "compose.yaml", "kubernetes-leader.yaml"]).current_dir(folder).output();
+    let read = read.unwrap();
+    let hint = "if yaml is missing: apt-get install python3-yaml";
+    assert!(read.status.success(), "{}{hint}", text(&read.stderr));
+    assert_eq!(text(&read.stdout), "['lockkeeper', 'redis']\nSecret\nDeployment\n");
 }

@@ -22,7 +22,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lockkeeper::meters::{Kind, METERS, Meter, Reading, counters_at_zero, readings};
+use lockkeeper::Key as Name;
+use lockkeeper::meters::{
+    Classes, ClassesOfLocker, Kind, METERS, Meter, Reading, counters_at_zero, readings,
+};
 use lockkeeper::observe::{Event, Observer, Source};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 
@@ -34,27 +37,52 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 /// let observer = ToMetrics::new();
 /// # let _ = observer;
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ToMetrics(());
+#[derive(Clone, Debug, Default)]
+pub struct ToMetrics {
+    classes: Option<Classes>,
+}
 
 impl ToMetrics {
     /// One for the recorder that is installed when a locker is first used.
     pub fn new() -> Self {
-        ToMetrics(())
+        ToMetrics::default()
+    }
+
+    /// One that tells keys apart by a class, in the label `class`: a part of the key, or a word for it. An empty one is `other`, and so is
+    /// each after the first [`CLASSES_MAX`](lockkeeper::meters::CLASSES_MAX) of a locker.
+    ///
+    /// ```
+    /// use lockkeeper_metrics::ToMetrics;
+    ///
+    /// let mail = ToMetrics::by_class(|key| if key.as_str().starts_with("mail") { "mail" } else { "" });
+    /// let tables = ToMetrics::by_prefix('/');
+    /// # let _ = (mail, tables);
+    /// ```
+    pub fn by_class(classify: impl for<'a> Fn(&'a Name) -> &'a str + Send + Sync + 'static) -> Self {
+        ToMetrics { classes: Some(Classes::by_class(classify)) }
+    }
+
+    /// The same by what stands before the first `end`: `orders/42` is of the class `orders`. Keys without it are `other`.
+    pub fn by_prefix(end: char) -> Self {
+        ToMetrics { classes: Some(Classes::by_prefix(end)) }
+    }
+
+    fn of(&self, source: &Source<'_>) -> OfLocker {
+        OfLocker::new(source, self.classes.as_ref().map(Classes::of_locker))
     }
 }
 
 impl Observer for ToMetrics {
     /// For events of no locker, which only a test has.
     fn observe(&self, event: &Event<'_>) {
-        OfLocker::new(&Source::new("", "")).observe(event);
+        self.of(&Source::new("", "")).observe(event);
     }
 
     fn for_locker(&self, source: &Source<'_>) -> Option<Arc<dyn Observer>> {
         metrics::with_recorder(|recorder| METERS.iter().for_each(|it| describe(recorder, it)));
-        let of_locker = OfLocker::new(source);
+        let of_locker = self.of(source);
         for it in counters_at_zero() {
-            of_locker.handle(&it).add(it.value);
+            of_locker.handle(&it, None).add(it.value);
         }
         Some(Arc::new(of_locker))
     }
@@ -70,12 +98,13 @@ fn describe(recorder: &dyn Recorder, meter: &Meter) {
     }
 }
 
-/// What tells one series of a locker from another: the meter, and its two labels.
-type Series = (&'static str, [&'static str; 2]);
+/// What tells one series of a locker from another: the meter, its two labels, and the class of the key if that matters.
+type Series = (&'static str, [&'static str; 2], Option<Arc<str>>);
 
 /// The observer of one locker. It asks the recorder once for each series: that is dearer than a lock.
 struct OfLocker {
     labels: Vec<Label>,
+    classes: Option<ClassesOfLocker>,
     known: RwLock<HashMap<Series, Handle>>,
 }
 
@@ -104,24 +133,26 @@ impl Handle {
 }
 
 impl OfLocker {
-    fn new(source: &Source<'_>) -> Self {
+    fn new(source: &Source<'_>, classes: Option<ClassesOfLocker>) -> Self {
         let labels = [("store", source.store), ("locker", source.locker)];
         let given = labels.into_iter().filter(|it| !it.1.is_empty());
         let labels = given.map(|(name, value)| Label::new(name, value.to_owned())).collect();
-        OfLocker { labels, known: RwLock::default() }
+        OfLocker { labels, classes, known: RwLock::default() }
     }
 
-    fn handle(&self, reading: &Reading) -> Handle {
-        let series = (reading.meter.name, reading.labels.map(|it| it.1));
+    fn handle(&self, reading: &Reading, class: Option<&Arc<str>>) -> Handle {
+        let class = class.filter(|_| reading.meter.has_class).cloned();
+        let series = (reading.meter.name, reading.labels.map(|it| it.1), class);
         if let Some(it) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&series) {
             return it.clone();
         }
-        let made = self.register(reading);
+        let made = self.register(reading, series.2.as_deref());
         self.known.write().unwrap_or_else(PoisonError::into_inner).entry(series).or_insert(made).clone()
     }
 
-    fn register(&self, reading: &Reading) -> Handle {
+    fn register(&self, reading: &Reading, class: Option<&str>) -> Handle {
         let mut labels = self.labels.clone();
+        labels.extend(class.map(|it| Label::new("class", it.to_owned())));
         labels.extend(reading.labels().map(|(name, value)| Label::new(name, value)));
         let key = Key::from_parts(reading.meter.openmetrics_name(), labels);
         let about = Metadata::new("lockkeeper", Level::INFO, Some(module_path!()));
@@ -135,6 +166,7 @@ impl OfLocker {
 
 impl Observer for OfLocker {
     fn observe(&self, event: &Event<'_>) {
-        readings(event, &mut |it| self.handle(&it).add(it.value));
+        let class = self.classes.as_ref().map(|it| it.label(event.key()));
+        readings(event, &mut |it| self.handle(&it, class.as_ref()).add(it.value));
     }
 }

@@ -1,5 +1,7 @@
 //! The meters of the table as instruments of OpenTelemetry.
 
+use std::sync::Arc;
+
 use lockkeeper::meters::{Kind, METERS, Reading, bounds, counters_at_zero, readings};
 use lockkeeper::observe::Event;
 use opentelemetry::KeyValue;
@@ -35,18 +37,20 @@ impl Instruments {
     /// The counters of a locker are there from the start.
     pub(crate) fn begin(&self, labels: &[KeyValue]) {
         for it in counters_at_zero() {
-            self.add(&it, labels);
+            self.add(&it, labels, None);
         }
     }
 
-    pub(crate) fn observe(&self, event: &Event<'_>, labels: &[KeyValue]) {
-        readings(event, &mut |reading| self.add(&reading, labels));
+    /// An event of a key of this class, if they are told apart.
+    pub(crate) fn observe(&self, event: &Event<'_>, labels: &[KeyValue], class: Option<&Arc<str>>) {
+        readings(event, &mut |reading| self.add(&reading, labels, class));
     }
 
-    fn add(&self, reading: &Reading, labels: &[KeyValue]) {
+    fn add(&self, reading: &Reading, labels: &[KeyValue], class: Option<&Arc<str>>) {
         let Some(at) = METERS.iter().position(|it| it.name == reading.meter.name) else { return };
         let own = reading.labels().map(|(name, value)| KeyValue::new(name, value));
-        let labels: Vec<KeyValue> = labels.iter().cloned().chain(own).collect();
+        let class = class.filter(|_| reading.meter.has_class).map(|it| KeyValue::new("class", it.clone()));
+        let labels: Vec<KeyValue> = labels.iter().cloned().chain(own).chain(class).collect();
         match &self.0[at] {
             // A counter counts one at a time, or it only begins.
             Instrument::Counter(it) => it.add(u64::from(0.0 < reading.value), &labels),

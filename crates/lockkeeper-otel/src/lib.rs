@@ -41,6 +41,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use lockkeeper::Key;
+use lockkeeper::meters::{Classes, ClassesOfLocker};
 use lockkeeper::observe::{Event, Observer, Source, TraceContext};
 use opentelemetry::KeyValue;
 use opentelemetry::global::{self, BoxedTracer};
@@ -55,6 +56,7 @@ pub struct ToOtel<T: Tracer = BoxedTracer> {
     tracer: Arc<T>,
     instruments: Arc<Instruments>,
     with_keys: bool,
+    classes: Option<Classes>,
 }
 
 impl<T: Tracer> fmt::Debug for ToOtel<T> {
@@ -86,13 +88,36 @@ where
     /// ```
     pub fn with(meter: &Meter, tracer: T) -> Self {
         let instruments = Arc::new(Instruments::of(meter));
-        ToOtel { tracer: Arc::new(tracer), instruments, with_keys: true }
+        ToOtel { tracer: Arc::new(tracer), instruments, with_keys: true, classes: None }
     }
 
     /// Leave the names of locks out of spans, for names that nobody may read.
     #[must_use]
     pub fn without_keys(mut self) -> Self {
         self.with_keys = false;
+        self
+    }
+
+    /// Tell keys apart in metrics by a class, in the attribute `class`: a part of the key, or a word for it. An empty one is
+    /// `other`, and so is each after the first [`CLASSES_MAX`](lockkeeper::meters::CLASSES_MAX) of a locker.
+    ///
+    /// ```
+    /// use lockkeeper_otel::ToOtel;
+    ///
+    /// let mail = ToOtel::global().by_class(|key| if key.as_str().starts_with("mail") { "mail" } else { "" });
+    /// let tables = ToOtel::global().by_prefix('/');
+    /// # let _ = (mail, tables);
+    /// ```
+    #[must_use]
+    pub fn by_class(mut self, classify: impl for<'a> Fn(&'a Key) -> &'a str + Send + Sync + 'static) -> Self {
+        self.classes = Some(Classes::by_class(classify));
+        self
+    }
+
+    /// The same by what stands before the first `end`: `orders/42` is of the class `orders`. Keys without it are `other`.
+    #[must_use]
+    pub fn by_prefix(mut self, end: char) -> Self {
+        self.classes = Some(Classes::by_prefix(end));
         self
     }
 
@@ -105,6 +130,7 @@ where
             .collect();
         OfLocker {
             labels,
+            classes: self.classes.as_ref().map(Classes::of_locker),
             instruments: self.instruments.clone(),
             spans: Spans::new(self.tracer.clone(), attributes, self.with_keys),
         }
@@ -131,6 +157,7 @@ where
 /// The observer of one locker.
 struct OfLocker<T: Tracer> {
     labels: Vec<KeyValue>,
+    classes: Option<ClassesOfLocker>,
     instruments: Arc<Instruments>,
     spans: Spans<T>,
 }
@@ -147,7 +174,8 @@ where
     T::Span: Send + Sync + 'static,
 {
     fn observe(&self, event: &Event<'_>) {
-        self.instruments.observe(event, &self.labels);
+        let class = self.classes.as_ref().map(|it| it.label(event.key()));
+        self.instruments.observe(event, &self.labels, class.as_ref());
         self.spans.observe(event);
     }
 

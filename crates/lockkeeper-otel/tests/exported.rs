@@ -208,3 +208,43 @@ async fn counters_are_there_before_the_first_lock() {
     assert!(known.iter().any(|it| it.0 == "lockkeeper.lost"), "{known:?}");
     assert_eq!(told, known);
 }
+
+/// The values of the attribute `class` in what is exported.
+fn classes_of(exported: &Exported) -> std::collections::BTreeSet<String> {
+    exported.meters.force_flush().unwrap();
+    let all = exported.metrics.get_finished_metrics().unwrap();
+    let scopes = all.last().unwrap().scope_metrics().flat_map(ScopeMetrics::metrics);
+    let mut classes = std::collections::BTreeSet::new();
+    for metric in scopes {
+        if let AggregatedMetrics::F64(MetricData::Histogram(it)) = metric.data() {
+            let attributes = it.data_points().flat_map(|it| it.attributes());
+            let found = attributes.filter(|it| it.key.as_str() == "class").map(|it| it.value.to_string());
+            classes.extend(found);
+        }
+    }
+    classes
+}
+
+#[tokio::test]
+async fn classes_are_opt_in_and_have_a_cap() {
+    let exported = Exported::new();
+    let make = || ToOtel::with(&exported.meters.meter("test"), exported.tracer.clone()).without_keys();
+    let lock = async |observer: ToOtel<SdkTracer>, count: u32, name: &dyn Fn(u32) -> String| {
+        let locker = Locker::builder(Memory::default()).observer(observer).build();
+        for number in 0..count {
+            locker.lock(name(number)).await.unwrap().release().await.unwrap();
+            if number % 1000 == 0 {
+                exported.spans.reset();
+            }
+        }
+    };
+    lock(make(), 1000, &|it| format!("orders/{it}")).await;
+    assert!(classes_of(&exported).is_empty());
+    lock(make().by_prefix('/'), 1000, &|it| format!("orders/{it}")).await;
+    assert_eq!(classes_of(&exported).into_iter().collect::<Vec<_>>(), ["orders"]);
+    lock(make().by_class(|key| key.as_str()), 100_000, &|it| format!("class-{it}")).await;
+    let classes = classes_of(&exported);
+    // Those of before are exported, too.
+    assert_eq!(classes.len(), lockkeeper::meters::CLASSES_MAX + 2);
+    assert!(classes.contains("other"), "{classes:?}");
+}

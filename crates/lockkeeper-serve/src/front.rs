@@ -14,12 +14,9 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
+use crate::peer::Peer;
 use crate::state::State;
 use crate::{gate, locks, tokens};
-
-/// Where a request comes from, in words: an address, or a user of this machine.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer(pub(crate) Arc<str>);
 
 /// What each connection asks.
 #[derive(Clone)]
@@ -35,14 +32,14 @@ impl Front {
         Front { state, routes: TowerToHyperService::new(routes), peer: None }
     }
 
-    /// The same for one connection, and where that comes from.
-    pub(crate) fn of(&self, peer: &str) -> Self {
-        Front { peer: Some(Peer(peer.into())), ..self.clone() }
+    /// The same for one connection, and who is at its other end.
+    pub(crate) fn of(&self, peer: Peer) -> Self {
+        Front { peer: Some(peer), ..self.clone() }
     }
 
     async fn answer(self, mut request: Request) -> Response {
         if let Some(short) = Short::of(&self.state, &request) {
-            return short.answer(self.state, request).await;
+            return short.answer(self.state, self.peer, request).await;
         }
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(peer);
@@ -98,13 +95,13 @@ impl Short {
         }
     }
 
-    async fn answer(self, state: Arc<State>, request: Request) -> Response {
+    async fn answer(self, state: Arc<State>, peer: Option<Peer>, request: Request) -> Response {
         let (head, body) = request.into_parts();
         let query = head.uri.query();
         let answer = match self {
             Short::Take => tokens::take_by(state, query, body).await,
             Short::GiveBack(token) => tokens::give_back(&state, &token).await,
-            Short::Hold(name) => locks::hold(state, name, query, body).await,
+            Short::Hold(name) => locks::hold(state, peer, name, query, body).await,
         };
         answer.into_response()
     }
@@ -150,7 +147,7 @@ mod tests {
             (Method::POST, "/v1/locks//a?tll=3s", StatusCode::BAD_REQUEST),
         ] {
             let short = Short::of(&front.state, &request(&method, path)).expect(path);
-            let short = told(short.answer(front.state.clone(), request(&method, path)).await).await;
+            let short = told(short.answer(front.state.clone(), None, request(&method, path)).await).await;
             let routed = told(front.routes.call(request(&method, path)).await.unwrap()).await;
             assert_eq!((short.0, &short), (status, &routed), "{method} {path}");
         }

@@ -127,6 +127,13 @@ fn is_our_host(state: &State, headers: &HeaderMap) -> bool {
     named.is_some_and(|it| state.hosts.contains(&it))
 }
 
+/// How a name with a port is written: also without, where the port is the usual one of HTTP.
+pub(crate) fn spellings(host: &str) -> impl Iterator<Item = String> + use<> {
+    let host = host.to_lowercase();
+    let short = host.strip_suffix(":80").map(str::to_owned);
+    short.into_iter().chain([host])
+}
+
 /// No origin is that of a program, which no stranger's page makes.
 fn is_our_origin(state: &State, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
@@ -153,11 +160,16 @@ mod tests {
 
     /// What the server says to a page of this origin that wants to write, with the right token.
     fn said_to(origin: &str) -> Option<StatusCode> {
+        said_at("locks.internal:7765", "locks.internal:7765", origin)
+    }
+
+    /// The same where the server has this name, and is called by that.
+    fn said_at(name: &str, host: &str, origin: &str) -> Option<StatusCode> {
         let store = Memory::default();
         let serve = Serve::new(Locker::new(store.clone()), store, "a-long-secret").unwrap();
-        let state = serve.hosts(["locks.internal:7765"]).state();
+        let state = serve.hosts([name]).state();
         let request = Request::post("/v1/locks/x")
-            .header(header::HOST, "locks.internal:7765")
+            .header(header::HOST, host)
             .header(header::AUTHORIZATION, "Bearer a-long-secret")
             .header(header::ORIGIN, origin);
         let turned = check(&state, &request.body(Body::empty()).unwrap()).err();
@@ -170,5 +182,21 @@ mod tests {
         for stranger in ["http://evil.example", "http://locks.internal:80", "null", "locks.internal:7765"] {
             assert_eq!(said_to(stranger), Some(StatusCode::FORBIDDEN), "{stranger}");
         }
+    }
+
+    /// Clients leave the usual port out.
+    #[test]
+    fn a_server_on_the_usual_port_is_called_without_it() {
+        for (host, origin) in [
+            ("locks.internal", "http://locks.internal"),
+            ("Locks.Internal:80", "http://locks.internal"),
+            ("locks.internal", "http://locks.internal:80"),
+        ] {
+            assert_eq!(said_at("locks.internal:80", host, origin), None, "{host} {origin}");
+        }
+        let elsewhere = said_at("locks.internal:7765", "locks.internal", "http://locks.internal");
+        assert_eq!(elsewhere, Some(StatusCode::MISDIRECTED_REQUEST));
+        let listened: Vec<String> = spellings("[::1]:80").collect();
+        assert_eq!(listened, ["[::1]", "[::1]:80"]);
     }
 }

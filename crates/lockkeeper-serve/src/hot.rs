@@ -61,7 +61,10 @@ impl Observer for HotNames {
     fn observe(&self, event: &Event<'_>) {
         match event {
             Event::Arrived { key, .. } => self.sketch().count(key.as_str()),
-            Event::Granted { key, local, remote, .. } => self.sketch().waited(key.as_str(), *local + *remote),
+            // Most have not waited, and then there is nothing to remember.
+            Event::Granted { key, local, remote, .. } if !(*local + *remote).is_zero() => {
+                self.sketch().waited(key.as_str(), *local + *remote);
+            }
             Event::Lost { reason: LostReason::Expired | LostReason::Taken | LostReason::MaxHold, .. } => {
                 self.0.lost.fetch_add(1, Ordering::Relaxed);
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State as Of};
@@ -13,7 +14,8 @@ use lockkeeper_core::Leaders;
 use crate::answer::{Refusal, Result, line, ok};
 use crate::ask::{Ask, OF_CAMPAIGNS};
 use crate::held::Held;
-use crate::locks::{name_in, stream};
+use crate::locks::{Holding, Keeping, name_in, stream};
+use crate::peer::Peer;
 use crate::state::State;
 use crate::view::Leads;
 
@@ -21,8 +23,6 @@ use crate::view::Leads;
 const EVERY: Duration = Duration::from_secs(15);
 /// Before a store that failed is looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The ttl of campaigns that name none.
-const USUAL_TTL: Duration = Duration::from_secs(10);
 
 pub(crate) async fn leader(
     Of(state): Of<Arc<State>>,
@@ -73,6 +73,7 @@ impl Watching {
 pub(crate) async fn campaign(
     Of(state): Of<Arc<State>>,
     path: std::result::Result<Path<String>, PathRejection>,
+    peer: Option<Extension<Peer>>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result {
@@ -93,5 +94,5 @@ pub(crate) async fn campaign(
         won = campaign.win() => Held::Leads(won?),
         () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
     };
-    Ok(stream(state, held, name, ask.ttl.unwrap_or(USUAL_TTL), room))
+    Ok(stream(Keeping::begin(state, peer.map(|it| it.0), name, ask.ttl, Holding { held, room })))
 }

@@ -39,6 +39,7 @@ mod listen;
 mod locks;
 mod look;
 mod options;
+mod peer;
 mod secret;
 mod state;
 mod tokens;

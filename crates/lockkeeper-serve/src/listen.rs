@@ -13,20 +13,20 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use lockkeeper_core::{Clock, Error, Result};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::front::Front;
+use crate::gate::spellings;
 use crate::options::{Serve, routes};
+use crate::peer::Peer;
 use crate::state::State;
 
 /// How long a client may take to send the head of a request, or be silent between two.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 /// The head of a request: the longest name is far shorter, even if every byte of it is escaped.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// After how long a host that does not acknowledge what we send is taken for dead.
-const DEAD_AFTER_MS: u32 = 20_000;
 /// How long the store may take at the end to confirm what is given back.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
 /// Before the next try where no connection could be accepted.
@@ -192,7 +192,7 @@ impl Serve {
     /// [`Error::Unavailable`] if something was not given back in time at the end. It is freed by its ttl.
     pub async fn run(self, listener: Listener, end: impl Future<Output = ()>) -> Result<()> {
         let mut state = self.state();
-        state.hosts.extend(listener.hosts());
+        state.hosts.extend(listener.hosts().iter().flat_map(|it| spellings(it)));
         state.on_a_socket = matches!(listener.0, Bound::Unix(..));
         if let Bound::Tcp(_, address) = &listener.0 {
             // Cookies do not tell ports apart, and a machine may have several servers.
@@ -242,12 +242,12 @@ impl Connections {
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
             let accepted = match &listener.0 {
                 Bound::Tcp(it, _) => it.accept().await.map(|(stream, address)| {
-                    careful(&stream);
-                    self.serve(stream, &address.to_string(), graceful, room);
+                    let (peer, stream) = Peer::on_tcp(stream, &address.to_string());
+                    self.serve(stream, peer, graceful, room);
                 }),
                 Bound::Unix(it, _) => it.accept().await.map(|(stream, _)| {
-                    let peer = user(&stream);
-                    self.serve(stream, &peer, graceful, room);
+                    let peer = Peer::on_socket(&stream);
+                    self.serve(stream, peer, graceful, room);
                 }),
             };
             if accepted.is_err() {
@@ -257,7 +257,7 @@ impl Connections {
         }
     }
 
-    fn serve<S>(&self, stream: S, peer: &str, graceful: &GracefulShutdown, room: OwnedSemaphorePermit)
+    fn serve<S>(&self, stream: S, peer: Peer, graceful: &GracefulShutdown, room: OwnedSemaphorePermit)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
@@ -273,21 +273,4 @@ impl Connections {
             drop(room);
         });
     }
-}
-
-/// Whose process is at the other end of a socket.
-fn user(stream: &UnixStream) -> String {
-    let Ok(peer) = stream.peer_cred() else { return "this machine".into() };
-    let process = peer.pid().map(|it| format!(", process {it}")).unwrap_or_default();
-    format!("user {}{process}", peer.uid())
-}
-
-/// Small lines are sent at once, and a host that vanished without a word is noticed.
-fn careful(stream: &TcpStream) {
-    // Where the system refuses, the lock is still freed when the connection ends.
-    let _ = stream.set_nodelay(true);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, DEAD_AFTER_MS);
-    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
-    let _ = rustix::net::sockopt::set_tcp_keepidle(stream, Duration::from_secs(10));
-    let _ = rustix::net::sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
 }

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State as Of};
@@ -17,11 +18,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::answer::{Refusal, Result, line};
 use crate::ask::{Ask, OF_LOCKS};
 use crate::held::{Held, Loss, word};
+use crate::peer::Peer;
 use crate::state::State;
 use crate::view::millis;
 
-/// The ttl of requests that name none, as far as streams are concerned: how often to look for a renewal.
-const USUAL_TTL: Duration = Duration::from_secs(10);
 /// How often within a ttl the stream looks whether the lock was renewed.
 const LOOKS_PER_TTL: u32 = 6;
 /// A deadline that moved by less was not renewed: two readings of a clock differ.
@@ -65,31 +65,31 @@ pub(crate) fn name_in(path: std::result::Result<Path<String>, PathRejection>) ->
 pub(crate) async fn lock(
     Of(state): Of<Arc<State>>,
     path: std::result::Result<Path<String>, PathRejection>,
+    peer: Option<Extension<Peer>>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result {
-    hold(state, name_in(path)?, query.as_deref(), body).await
+    hold(state, peer.map(|it| it.0), name_in(path)?, query.as_deref(), body).await
 }
 
-pub(crate) async fn hold(state: Arc<State>, name: String, query: Option<&str>, body: Body) -> Result {
+pub(crate) async fn hold(
+    state: Arc<State>,
+    peer: Option<Peer>,
+    name: String,
+    query: Option<&str>,
+    body: Body,
+) -> Result {
     let ask = Ask::read(query, body, OF_LOCKS, &state.limits).await?;
     let room = state.admit()?;
     let held = tokio::select! {
         held = Held::take(&state.locker, &name, &ask) => held?.ok_or_else(Refusal::taken)?,
         () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
     };
-    Ok(stream(state, held, name, ask.ttl.unwrap_or(USUAL_TTL), room))
+    Ok(stream(Keeping::begin(state, peer, name, ask.ttl, Holding { held, room })))
 }
 
 /// The answer that lasts as long as what is held.
-pub(crate) fn stream(
-    state: Arc<State>,
-    held: Held,
-    name: String,
-    ttl: Duration,
-    room: OwnedSemaphorePermit,
-) -> Response {
-    let keeping = Keeping { state, name, ttl, holding: Some(Holding { held, room }), phase: Phase::Fresh };
+pub(crate) fn stream(keeping: Keeping) -> Response {
     let lines = futures_util::stream::unfold(keeping, |mut it| async {
         it.next().await.map(|line| (Ok::<_, std::convert::Infallible>(line), it))
     });
@@ -98,17 +98,20 @@ pub(crate) fn stream(
 
 /// Something held on behalf of a client. It lives in the answer: whoever closes the connection drops it, and then it is
 /// given back, without a task that must hear of it first.
-struct Keeping {
+pub(crate) struct Keeping {
     state: Arc<State>,
+    /// Who is at the other end, if that is known.
+    peer: Option<Peer>,
     name: String,
     ttl: Duration,
     holding: Option<Holding>,
     phase: Phase,
 }
 
-struct Holding {
-    held: Held,
-    room: OwnedSemaphorePermit,
+/// What is held, and the room that it takes here.
+pub(crate) struct Holding {
+    pub(crate) held: Held,
+    pub(crate) room: OwnedSemaphorePermit,
 }
 
 enum Phase {
@@ -128,6 +131,17 @@ impl Drop for Keeping {
 }
 
 impl Keeping {
+    pub(crate) fn begin(
+        state: Arc<State>,
+        peer: Option<Peer>,
+        name: String,
+        ttl: Option<Duration>,
+        holding: Holding,
+    ) -> Self {
+        let ttl = ttl.unwrap_or(state.locker.ttl());
+        Keeping { state, peer, name, ttl, holding: Some(holding), phase: Phase::Fresh }
+    }
+
     /// The next line; `None` when the answer is over.
     async fn next(&mut self) -> Option<Bytes> {
         let held = &self.holding.as_ref()?.held;
@@ -151,7 +165,8 @@ impl Keeping {
                     }
                     let remaining = held.remaining();
                     let until = clock.now().after(remaining);
-                    if told.after(MOVED) < until {
+                    // Whoever does not read is not told of renewals, and holds on.
+                    if told.after(MOVED) < until && self.peer.as_ref().is_none_or(Peer::has_room) {
                         *told = until;
                         return Some(line(&Line::Renewed { valid_for_ms: millis(remaining) }).into());
                     }
@@ -190,7 +205,8 @@ mod tests {
         let state = Arc::new(serve.allow_locks().state());
         let held = Held::take(&state.locker, "x", &Ask::default()).await.unwrap().unwrap();
         let room = state.admit().unwrap();
-        let mut body = stream(state.clone(), held, "x".into(), USUAL_TTL, room).into_body();
+        let holding = Holding { held, room };
+        let mut body = stream(Keeping::begin(state.clone(), None, "x".into(), None, holding)).into_body();
         let first = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await;
         let first = first.unwrap().unwrap().into_data().unwrap();
         assert!(first.starts_with(b"{\"event\":\"granted\",\"name\":\"x\",\"fence\":"), "{first:?}");

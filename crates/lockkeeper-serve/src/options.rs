@@ -11,7 +11,7 @@ use lockkeeper_core::{Error, Locker, Result};
 
 use crate::doubt::{Doubts, InDoubts};
 use crate::hot::HotNames;
-use crate::secret::{Secret, TOKEN_BYTES_MIN, random_token};
+use crate::secret::{Secret, random_token};
 use crate::state::{Metrics, State, Told};
 use crate::{console, gate, leaders, locks, look, tokens};
 
@@ -102,8 +102,8 @@ impl Serve {
     /// A server for the locks of this locker, as seen by the operator's view of the same store. Clients show the token.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a token that is easily guessed because it is short; [`Error::Unavailable`] if the operating
-    /// system has no randomness to give.
+    /// [`Error::Invalid`] for a token that is empty or has blanks in it; [`Error::Unavailable`] if the operating
+    /// system has no randomness to give. A token that is easily guessed because it is short is taken as it is.
     pub fn new(locker: Locker, inspect: impl DynInspect, token: impl Into<String>) -> Result<Self> {
         Serve::with(locker, Arc::new(inspect), token)
     }
@@ -114,11 +114,8 @@ impl Serve {
     /// As for [`Serve::new`].
     pub fn with(locker: Locker, inspect: Arc<dyn DynInspect>, token: impl Into<String>) -> Result<Self> {
         let token = token.into();
-        if token.len() < TOKEN_BYTES_MIN || token.contains(|it: char| it.is_whitespace() || it.is_control()) {
-            return Err(Error::invalid(format!(
-                "the token is short or has blanks in it; it needs at least {TOKEN_BYTES_MIN} bytes without any: draw it \
-                 at random"
-            )));
+        if token.is_empty() || token.contains(|it: char| it.is_whitespace() || it.is_control()) {
+            return Err(Error::invalid("the token is empty or has blanks in it; draw it at random"));
         }
         let session = Secret::new(random_token()?);
         Ok(Serve { state: State::new(locker, inspect, Secret::new(token), session) })
@@ -151,9 +148,9 @@ impl Serve {
 
     /// Names by which clients may call this server beside the address that it listens on, as in a `Host` header:
     /// `locks.internal:7765`. A request for any other name is refused, so that a page of a stranger cannot reach it by a
-    /// name of the stranger's own.
+    /// name of the stranger's own. A name with the port 80 is also known without it.
     pub fn hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
-        self.state.hosts.extend(hosts.into_iter().map(|it| it.into().to_lowercase()));
+        self.state.hosts.extend(hosts.into_iter().flat_map(|it| gate::spellings(&it.into())));
         self
     }
 

@@ -4,9 +4,6 @@ use std::fmt;
 
 use lockkeeper_core::{Error, Result};
 
-/// The shortest token that is accepted, in bytes.
-pub(crate) const TOKEN_BYTES_MIN: usize = 8;
-
 /// A fresh token: 128 random bits in hexadecimal digits.
 ///
 /// ```

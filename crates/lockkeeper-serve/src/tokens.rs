@@ -22,8 +22,6 @@ use crate::locks::Grant;
 use crate::secret::Fresh;
 use crate::state::State;
 
-/// How long a token lasts without a renewal if nobody says.
-const USUAL_TTL: Duration = Duration::from_secs(10);
 /// A client that counts from when the answer came, and not from when it asked, is late by the way of the answer. So much of
 /// the ttl is left to it.
 const GRACE: u32 = 10;
@@ -170,7 +168,7 @@ pub(crate) async fn take_by(state: Arc<State>, query: Option<&str>, body: Body) 
         held = Held::take(&state.locker, &name, &ask) => held?.ok_or_else(Refusal::taken)?,
         () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
     };
-    let ttl = ask.ttl.unwrap_or(USUAL_TTL);
+    let ttl = ask.ttl.unwrap_or(state.locker.ttl());
     let (token, now) = (Arc::<str>::from(state.tokens.draw()?), state.clock.now());
     let entry = Entry { held, name, ttl, until: now.after(ttl), room };
     let answer = json(StatusCode::CREATED, &entry.answer(&token, now));

@@ -206,14 +206,16 @@ async fn a_holder_is_broken_by_hand(browser: &Browser) {
     browser.open(&server, "/locks/orders%2F42").await;
     browser.shows("ol.line", "waiting for").await;
     pictures(browser, "lock").await;
-    browser.click("button.break").await;
+    // From here on with keys alone.
+    browser.press("button.break", &Key::Enter).await;
     let sure = "return document.querySelector('dialog button.danger').disabled";
     assert_eq!(browser.js(sure).await, true, "the name must be typed");
-    browser.type_into("#typed", "orders/42").await;
+    assert_eq!(browser.js("return document.activeElement.id").await, "typed");
+    browser.driver.active_element().await.unwrap().send_keys("orders/42").await.unwrap();
     assert_eq!(browser.js(sure).await, false);
     browser.js("document.documentElement.style.colorScheme = 'light'").await;
     browser.picture("break-light").await;
-    browser.click("dialog button.danger").await;
+    browser.driver.active_element().await.unwrap().send_keys("" + Key::Enter).await.unwrap();
     assert_eq!(held.event_of("lost").await["reason"], "taken");
     browser.shows("#live", "Nobody waits").await;
     browser.shows("ul.changes", "no longer holds it").await;

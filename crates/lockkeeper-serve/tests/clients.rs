@@ -7,8 +7,9 @@ mod common;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{Server, TOKEN, until, within};
+use common::{Server, TOKEN, on_a_socket, sqlite, until, within};
 use lockkeeper::Meters;
+use lockkeeper_core::Clock;
 use lockkeeper_serve::Serve;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -33,10 +34,14 @@ struct Client {
 
 impl Client {
     fn start(server: &Server, command: &[&str]) -> Self {
+        Client::start_at(&server.address(), command)
+    }
+
+    fn start_at(address: &str, command: &[&str]) -> Self {
         let mut child = Command::new(command[0])
             .args(&command[1..])
             .current_dir(folder())
-            .env("LOCKKEEPER_ADDRESS", server.address())
+            .env("LOCKKEEPER_ADDRESS", address)
             .env("LOCKKEEPER_TOKEN", TOKEN)
             .env("NO_PROXY", "*")
             .stdin(Stdio::piped())
@@ -83,15 +88,42 @@ async fn holds_and_lets_go(command: &[&str]) {
         let mut client = Client::start(&server, command);
         client.holds().await;
         client.dies().await;
-        server.is_free("orders%2F42").await;
+        is_soon_free(&server, command).await;
     }
+    server.ends().await;
+}
+
+/// Long before its ttl could have ended, as a hang guard sees to; how long it really took is told.
+async fn is_soon_free(server: &Server, command: &[&str]) {
+    let (clock, dead) = (Clock::boot(), Clock::boot().now());
+    server.is_free("orders%2F42").await;
+    eprintln!("{command:?}: free {:?} after it was killed", clock.now() - dead);
+}
+
+/// Two clients on a socket: what they hold is free when they are killed.
+#[tokio::test]
+async fn by_socket_with_curl_and_python() {
+    let (folder, url) = sqlite();
+    let (server, path) = (Server::at(&url).await, folder.path().join("s"));
+    let socket = on_a_socket(&url, &path).await;
+    let curl = "exec curl -sS -N -f -X POST -H \"Authorization: Bearer $LOCKKEEPER_TOKEN\" \
+        --unix-socket \"$LOCKKEEPER_ADDRESS\" http://localhost/v1/locks/orders%2F42";
+    for command in [&["sh", "-c", curl][..], &["python3", "by_socket.py"]] {
+        let mut client = Client::start_at(path.to_str().unwrap(), command);
+        let said = client.holds().await;
+        assert!(said.starts_with("held ") || said.contains("\"granted\""), "{command:?}: {said}");
+        assert_eq!(server.shown("orders%2F42").await["holders"].as_array().unwrap().len(), 1);
+        client.dies().await;
+        is_soon_free(&server, command).await;
+    }
+    socket.abort();
     server.ends().await;
 }
 
 /// The guide shows the programs that are tested here, to the letter.
 #[test]
 fn the_guide_shows_these_programs() {
-    for name in ["lock.sh", "lock.py", "lock.mjs", "Lock.java", "lock.go", "token.py"] {
+    for name in ["lock.sh", "lock.py", "lock.mjs", "Lock.java", "lock.go", "token.py", "by_socket.py"] {
         let text = std::fs::read_to_string(folder().join(name)).unwrap();
         assert!(GUIDE.contains(text.trim_end()), "docs/guides/serve.md shows another {name}");
     }
@@ -121,6 +153,14 @@ async fn node_with_fetch() {
 async fn java_with_its_own_client() {
     assert!(is_there("javac", &["--version"]).await, "there is no JDK: apt-get install default-jdk-headless");
     holds_and_lets_go(&["java", "Lock.java"]).await;
+    // Left to itself it first asks for HTTP/2, which nobody here speaks.
+    let text = std::fs::read_to_string(folder().join("Lock.java")).unwrap();
+    let usual = text.replace(".version(HttpClient.Version.HTTP_1_1)", "");
+    assert!(usual.len() < text.len());
+    let other = tempfile::TempDir::new().unwrap();
+    let program = other.path().join("Lock.java");
+    std::fs::write(&program, usual).unwrap();
+    holds_and_lets_go(&["java", program.to_str().unwrap()]).await;
 }
 
 #[tokio::test]

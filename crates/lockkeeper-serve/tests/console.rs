@@ -97,6 +97,30 @@ async fn a_page_without_a_script_tells_what_the_list_tells() {
 }
 
 #[tokio::test]
+async fn a_list_is_in_the_order_that_was_asked_for_and_says_so() {
+    let server = Server::at("memory:").await;
+    let (_first, _) = server.lock("b-first?ttl=60s").await;
+    until("it is held for a while", || async {
+        server.shown("b-first").await["holders"][0]["held_for_ms"].as_u64().unwrap() >= 100
+    })
+    .await;
+    let (_second, _) = server.lock("a-second?ttl=60s").await;
+    let cookie = cookie(&server).await;
+    for (query, column, order, first, second) in [
+        ("", "Name", "ascending", "a-second", "b-first"),
+        ("?sort=held", "Held for", "descending", "b-first", "a-second"),
+    ] {
+        let page = ask(&server, "GET", &format!("/locks{query}"), &cookie, "").await.2;
+        let at = |name: &str| page.find(&format!("<bdi>{name}</bdi>")).unwrap();
+        assert!(at(first) < at(second), "{query}: {page}");
+        assert_eq!(page.matches("aria-sort").count(), 1, "{query}: {page}");
+        let (_, rest) = page.split_once(&format!("aria-sort=\"{order}\">")).expect(query);
+        assert!(rest.split("</th>").next().unwrap().contains(&format!(">{column}<")), "{query}: {rest}");
+    }
+    server.ends().await;
+}
+
+#[tokio::test]
 async fn roles_permits_hot_names_and_doubts_have_pages() {
     let (_folder, url) = sqlite();
     let hot = HotNames::default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Server, TOKEN, sqlite, until};
 use lockkeeper_core::Clock;
-use lockkeeper_serve::{Listen, Serve};
+use lockkeeper_serve::{Limits, Listen, Serve};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -152,6 +152,95 @@ async fn the_description_is_of_this_server() {
     server.ends().await;
 }
 
+/// Whatever is there is described.
+#[test]
+fn every_route_is_described() {
+    let described: Value = serde_json::from_str(include_str!("../src/openapi.json")).unwrap();
+    let routes = include_str!("../src/options.rs").split('"').filter(|it| it.starts_with("/v1/"));
+    let routes: std::collections::BTreeSet<_> = routes.map(|it| it.replace("{*name}", "{name}")).collect();
+    assert!(6 <= routes.len(), "{routes:?}");
+    for route in &routes {
+        assert!(described["paths"][route].is_object(), "{route} is not described");
+    }
+}
+
+/// One request for each status that a route can answer with, in a server where it does: the description has them all.
+#[tokio::test]
+async fn every_status_is_described() {
+    let (_folder, url) = sqlite();
+    let nobody_waits = |it: lockkeeper::LockerBuilder| it.waiters_max(0);
+    let server = Server::with(&url, nobody_waits, |it| it.allow_locks().allow_break()).await;
+    let (_held, _) = server.lock("taken?ttl=60s").await;
+    let full = |it: Serve| it.allow_locks().limits(Limits::default().streams(0));
+    let (reads, full) =
+        (Server::with("memory:", |it| it, |it| it).await, Server::with("memory:", |it| it, full).await);
+    let (json, long) = ("Content-Type: application/json\r\n", " ".repeat(20_000));
+    let broken = "{\"name\":\"taken\",\"fence\":\"1\"}";
+    let mut cases = vec![
+        (&server, "GET", "/v1/locks", "", "", "", 200),
+        (&server, "GET", "/v1/locks", "?nope=1", "", "", 400),
+        (&server, "GET", "/v1/locks/x", "", "", "", 200),
+        (&server, "GET", "/v1/locks/%FF", "", "", "", 400),
+        (&server, "GET", "/v1/leaders/x", "", "", "", 200),
+        (&server, "GET", "/v1/leaders/%FF", "", "", "", 400),
+        (&server, "GET", "/v1/tokens/0", "", "", "", 410),
+        (&server, "POST", "/v1/tokens/0", "", "", "", 410),
+        (&server, "DELETE", "/v1/tokens/0", "", "", "", 410),
+        (&server, "POST", "/v1/tokens", "?name=new", "", "", 201),
+        (&server, "POST", "/v1/tokens", "?name=taken&wait=0", "", "", 409),
+        (&server, "POST", "/v1/break/taken", "", "", "{}", 415),
+        (&server, "POST", "/v1/break/taken", "", json, "{}", 400),
+        (&server, "POST", "/v1/break/taken", "", json, broken, 409),
+        (&server, "POST", "/v1/break/taken", "", json, &long, 413),
+        (&server, "GET", "/health", "", "", "", 200),
+        (&reads, "POST", "/v1/break/taken", "", "", "", 404),
+        (&reads, "GET", "/v1/tokens/0", "", "", "", 404),
+        (&reads, "POST", "/v1/tokens/0", "", "", "", 404),
+        (&reads, "DELETE", "/v1/tokens/0", "", "", "", 404),
+    ];
+    for (path, query) in [("/v1/locks/taken", ""), ("/v1/tokens", "?name=taken"), ("/v1/leaders/taken", "")] {
+        cases.push((&server, "POST", path, query, "", "", 429));
+        cases.push((&server, "POST", path, "?tll=1s", "", "", 400));
+        cases.push((&server, "POST", path, query, "", &long, 413));
+        cases.push((&reads, "POST", path, query, "", "", 404));
+        cases.push((&full, "POST", path, query, "", "", 503));
+    }
+    let described: Value = serde_json::from_str(include_str!("../src/openapi.json")).unwrap();
+    for (server, method, path, query, headers, body, status) in cases {
+        let (answered, said) = server.ask_with(method, &format!("{path}{query}"), headers, body).await;
+        assert_eq!(answered, status, "{method} {path}{query}: {said}");
+        let mut route = path.to_owned();
+        for (before, name) in [("/v1/locks/", "{name}"), ("/v1/leaders/", "{name}"), ("/v1/break/", "{name}")]
+        {
+            if path.starts_with(before) {
+                route = format!("{before}{name}");
+            }
+        }
+        let route = route.replace("/v1/tokens/0", "/v1/tokens/{token}");
+        let all = &described["paths"][&route][method.to_lowercase()]["responses"];
+        assert!(all[status.to_string()].is_object(), "{method} {route} answers {status}, and nobody says so");
+        // Whatever is asked: by a stranger, by another name, by a page of another origin.
+        let host = format!("127.0.0.1:{}", server.port);
+        let writes =
+            if method == "GET" { None } else { Some((host.as_str(), "Origin: http://evil\r\n", 403)) };
+        let open = path == "/health";
+        let strange = [("evil.example", "", 421)].into_iter().chain(writes);
+        for (host, more, status) in strange.chain((!open).then_some((host.as_str(), "", 401))) {
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n{more}\r\n"
+            );
+            assert_eq!(server.raw(&request).await.0, status, "{method} {path} {host} {more}");
+            assert!(
+                all[status.to_string()].is_object(),
+                "{method} {route} answers {status}, and nobody says so"
+            );
+        }
+    }
+    for it in [server, reads, full] {
+        it.ends().await;
+    }
+}
+
 #[tokio::test]
 async fn a_unix_socket_is_for_this_user_and_goes_with_the_server() {
     let (folder, url) = sqlite();
@@ -180,8 +269,8 @@ async fn a_unix_socket_is_for_this_user_and_goes_with_the_server() {
 }
 
 #[test]
-fn a_token_that_can_be_guessed_is_refused() {
-    for token in ["", "short", "with blanks in it", "with\nlines-in-it"] {
+fn a_token_that_no_header_can_show_is_refused() {
+    for token in ["", "with blanks in it", "with\nlines-in-it"] {
         let store = lockkeeper::spi::Memory::default();
         let made = Serve::new(lockkeeper_core::Locker::new(store.clone()), store, token);
         assert!(made.is_err(), "{token:?}");
@@ -213,6 +302,16 @@ async fn locks_are_held_by_token_as_long_as_they_are_renewed() {
     drop(next);
     let path = format!("/v1/tokens/{}", taken["token"].as_str().unwrap());
     until("it is gone", || async { server.ask("POST", &path).await.0 == 410 }).await;
+    server.ends().await;
+}
+
+/// Who names no ttl has that of the server's settings.
+#[tokio::test]
+async fn a_token_without_a_ttl_lasts_as_the_settings_say() {
+    let server = Server::with("memory:", |it| it.ttl(Duration::from_secs(77)), Serve::allow_locks).await;
+    let (_, taken) = server.ask("POST", "/v1/tokens?name=x").await;
+    let valid = taken["valid_for_ms"].as_u64().unwrap();
+    assert!(60_000 < valid && valid <= 77_000, "{taken}");
     server.ends().await;
 }
 

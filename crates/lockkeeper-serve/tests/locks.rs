@@ -6,10 +6,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, fence, sqlite, until, within};
+use common::{Server, Streaming, fence, on_a_socket, sqlite, until, within};
+use lockkeeper::Meters;
+use lockkeeper_core::Clock;
 use lockkeeper_serve::{Limits, Serve};
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn the_stream_is_the_lock() {
@@ -278,6 +282,64 @@ async fn clients_that_stall_disturb_nobody() {
     until("it holds", || async { !server.shown("x").await["holders"].as_array().unwrap().is_empty() }).await;
     drop((deaf, half_a_head));
     server.is_free("x").await;
+    server.ends().await;
+}
+
+/// A client whose host has room for hardly more than the head of an answer.
+fn cramped(server: &Server) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
+    connect(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], server.port))).unwrap();
+    let stream = std::net::TcpStream::from(socket);
+    stream.set_nonblocking(true).unwrap();
+    TcpStream::from_std(stream).unwrap()
+}
+
+/// What the server has sent or wants to send to this client, and what its host has not taken; `None` without a connection.
+fn under_way(server: &Server, client: u16) -> Option<u64> {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let ends = format!("0100007F:{:04X} 0100007F:{client:04X} 01 ", server.port);
+    let (_, rest) = all.lines().find_map(|it| it.split_once(&ends))?;
+    u64::from_str_radix(rest.split(':').next()?, 16).ok()
+}
+
+/// It reads what it was granted and nothing after, as programs do that only want to hold. What its host has no room for is not
+/// sent: the system would take the host for dead, cut the connection, and free the lock under a client that lives.
+#[tokio::test]
+async fn a_client_that_reads_one_line_and_no_more_holds_on() {
+    let ((_folder, url), meters) = (sqlite(), Meters::new());
+    let server = Server::with(&url, |it| it.observer(meters.clone()), Serve::allow_locks).await;
+    let mut client = cramped(&server);
+    let port = client.local_addr().unwrap().port();
+    client.write_all(format!("{}\r\n", server.head("POST", "/v1/locks/x?ttl=3s")).as_bytes()).await.unwrap();
+    let mut stream = Streaming::read(client).await;
+    let granted = stream.event().await;
+    let renewals = || meters.snapshot().sum("lockkeeper.store.duration", &[("verb", "renew")]);
+    // All the room it has is for about twenty lines.
+    until("it is renewed often", async || 24 <= renewals()).await;
+    until("all that was sent has arrived", async || under_way(&server, port) == Some(0)).await;
+    assert_eq!(server.shown("x").await["holders"][0]["fence"], granted["fence"]);
+    assert_eq!(stream.event().await["event"], "renewed", "whoever reads again hears again");
+    drop(stream);
+    server.is_free("x").await;
+    server.ends().await;
+}
+
+/// The system notices the end of a program at the other end of a socket, however full that is, so there is nothing to leave out.
+#[tokio::test]
+async fn a_dropped_stream_over_a_socket_frees_the_lock() {
+    let (folder, url) = sqlite();
+    let (server, path) = (Server::at(&url).await, folder.path().join("s"));
+    let socket = on_a_socket(&url, &path).await;
+    let mut client = tokio::net::UnixStream::connect(&path).await.unwrap();
+    client.write_all(server.head("POST", "/v1/locks/x").as_bytes()).await.unwrap();
+    client.write_all(b"\r\n").await.unwrap();
+    until("it holds", || async { !server.shown("x").await["holders"].as_array().unwrap().is_empty() }).await;
+    let (clock, dropped) = (Clock::boot(), Clock::boot().now());
+    drop(client);
+    server.is_free("x").await;
+    eprintln!("free {:?} after the connection was closed", clock.now() - dropped);
+    socket.abort();
     server.ends().await;
 }
 

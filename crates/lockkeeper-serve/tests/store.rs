@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{Server, until};
 use lockkeeper_serve::Serve;
 use lockkeeper_servers::{Redis, RedisOptions};
+use serde_json::Value;
 
 #[tokio::test]
 async fn a_store_that_dies_and_comes_back() {
@@ -30,4 +31,36 @@ async fn a_store_that_dies_and_comes_back() {
         .await;
     assert_eq!(server.ask("GET", "/health?store=true").await.0, 200);
     server.ends().await;
+}
+
+/// A store that is away is no lock that is taken, also for those who wait in this server's own line; nor is one that stands
+/// still.
+#[tokio::test]
+async fn everybody_in_line_is_told_that_the_store_is_away() {
+    for stands_still in [false, true] {
+        let redis = Redis::start(RedisOptions::default()).await.unwrap();
+        let server = Server::with(&redis.url(), |it| it.outage_max(common::HANG), Serve::allow_locks).await;
+        let (held, _) = server.lock("warm-up?ttl=60s").await;
+        if stands_still {
+            redis.pause().unwrap()
+        } else {
+            redis.kill().unwrap()
+        }
+        let ask = || server.ask("POST", "/v1/locks/x?wait=3s");
+        let told: [(u16, Value); 3] = tokio::join!(ask(), ask(), ask()).into();
+        for (status, refused) in told {
+            assert_eq!(
+                (status, &refused["error"]),
+                (503, &"unavailable".into()),
+                "{stands_still}: {refused}"
+            );
+        }
+        if stands_still {
+            redis.resume().unwrap();
+        } else {
+            redis.start().await.unwrap();
+        }
+        drop(held);
+        server.ends().await;
+    }
 }

@@ -27,6 +27,7 @@ const NEEDED: &[(&[&str], &str)] = &[
     // Clients of `lockkeeper serve`.
     (&["/usr/bin/curl"], "curl"),
     (&["/usr/bin/python3"], "python3"),
+    (&["/usr/lib/python3/dist-packages/yaml"], "python3-yaml"),
     (&["/usr/bin/node"], "nodejs"),
     (&["/usr/bin/javac"], "default-jdk-headless"),
     // A browser for its console.

@@ -16,7 +16,7 @@ use crate::engine::contest::{self, Contest};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::engine::leave::{release, step_down};
-use crate::engine::line::Arrival;
+use crate::engine::line::{Arrival, Before};
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
 use crate::engine::waiter::{Call, Waiter};
@@ -97,8 +97,11 @@ impl LockRequest {
         let timer = timer.get_or_insert_with(|| Box::new(engine.clock.sleep_until(until)));
         ready!(engine.background.with_runtime(|| Pin::new(&mut **timer).poll(cx)));
         let key = self.key.as_ref().map_err(|it| (**it).clone())?;
-        let (ahead, waited) = (engine.queue.ahead_of(key, waiter), engine.clock.now() - self.started);
-        Poll::Ready(Err(Error::TimedOut { stage: Stage::Local, waited, ahead }))
+        let waited = engine.clock.now() - self.started;
+        Poll::Ready(Err(match engine.queue.before(key, waiter) {
+            Before::Others(ahead) => Error::TimedOut { stage: Stage::Local, waited, ahead },
+            Before::Outage(fault) => fault.into(),
+        }))
     }
 
     /// Called from the local line: to hold, or to go to the store for everybody.

@@ -242,6 +242,18 @@ impl Locker {
         self.0.profile
     }
 
+    /// The ttl of requests that name none.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockkeeper_core::{Locker, Memory};
+    ///
+    /// assert_eq!(Locker::new(Memory::default()).ttl(), Duration::from_secs(10));
+    /// ```
+    pub fn ttl(&self) -> Duration {
+        self.0.settings.ttl
+    }
+
     /// How many keys of this process are held, idle or waited for right now.
     pub fn lines(&self) -> usize {
         self.0.queue.len()

@@ -73,6 +73,8 @@ pub(crate) struct Contest<'a> {
     ahead: Option<u64>,
     /// Since when the store gives no usable answer, and its last fault.
     outage: Option<(Moment, Fault)>,
+    /// The line of our process was told that the store answers.
+    told_of_answer: bool,
     /// It was told that others name another capacity.
     differs: bool,
     /// There once the store was asked who holds, and as long as we wait.
@@ -107,6 +109,7 @@ impl<'a> Contest<'a> {
             phase,
             ahead: None,
             outage: None,
+            told_of_answer: false,
             differs: false,
             waits: None,
             takes_turns: false,
@@ -134,7 +137,8 @@ impl<'a> Contest<'a> {
                     None => continue,
                 },
                 Some((_, Ok(Turn::Wait { recheck, ahead, theirs, crowded, may_be_idle }))) => {
-                    (self.ahead, self.outage, self.may_be_idle) = (ahead, None, may_be_idle);
+                    (self.ahead, self.may_be_idle) = (ahead, may_be_idle);
+                    self.end_outage();
                     self.compare(theirs);
                     self.take_turns(crowded);
                     if !self.ask.patient {
@@ -163,20 +167,31 @@ impl<'a> Contest<'a> {
         };
         let (asked_at, claim) = (self.engine.clock.now(), keeper.claim);
         self.phase = Phase::Asking { asked_at, claim, verb: keeper.place.turn_dyn() };
+        let (mut now, mut is_silent) = (asked_at, false);
         // The verb stays in `self`, where a drop finds it and hands it to the background.
-        let mut patience = self.engine.patient_until(asked_at);
         let answer = loop {
             let Phase::Asking { verb, .. } = &mut self.phase else {
                 debug_assert!(false, "whoever is answered has asked");
                 break None;
             };
-            let answer = self.engine.clock.within(until.min(patience), verb).await;
-            let longer = self.engine.patient_until(asked_at);
-            if answer.is_some() || until <= patience || longer <= patience {
+            let look = self.engine.look_for_silence(asked_at, now);
+            let due = until.min(self.engine.patient_until(asked_at)).min(look);
+            let answer = self.engine.clock.within(due, verb).await;
+            if answer.is_some() {
                 break answer;
             }
-            patience = longer;
+            now = self.engine.clock.now();
+            let impatient = self.engine.patient_until(asked_at) <= now;
+            let still = impatient || self.engine.silent_from(asked_at) <= now;
+            is_silent = self.tell_silence(asked_at, is_silent, still);
+            if impatient || until <= now {
+                break None;
+            }
         };
+        if is_silent && answer.is_some() {
+            // A fault now is the first, and an answer ends the outage anyway.
+            self.outage = None;
+        }
         if let Some((place, answer)) = answer {
             self.engine.answered(self.key, Verb::Turn, asked_at, Answer::to_turn(&answer));
             if answer.is_ok() {
@@ -185,12 +200,35 @@ impl<'a> Contest<'a> {
             self.phase = Phase::Resting(Keeper::new(place, claim).spoke(asked_at));
             return Some((asked_at, answer));
         }
-        if self.outage.is_none() && patience < until {
-            let fault =
-                Fault::transient(self.engine.profile.name, "taking the lock", "the store does not answer");
-            self.outage = Some((asked_at, fault));
-        }
         None
+    }
+
+    /// Whether the store stands still, as far as can be told; others of us are told when that changes.
+    fn tell_silence(&mut self, asked_at: Moment, before: bool, now: bool) -> bool {
+        if now && self.outage.is_none() {
+            self.begin_outage(asked_at, self.engine.silence());
+            return true;
+        }
+        if before && !now {
+            self.outage = None;
+            self.engine.queue.set_outage(self.key, None);
+        }
+        before && now
+    }
+
+    /// Those of our process who stand behind us hear of it when their time is over.
+    fn begin_outage(&mut self, since: Moment, fault: Fault) {
+        self.engine.queue.set_outage(self.key, Some(fault.clone()));
+        self.outage = Some((since, fault));
+        self.told_of_answer = false;
+    }
+
+    /// The store answers, and has told us to wait. Another of us may have told the line otherwise before.
+    fn end_outage(&mut self) {
+        self.outage = None;
+        if !std::mem::replace(&mut self.told_of_answer, true) {
+            self.engine.queue.set_outage(self.key, None);
+        }
     }
 
     /// The store says it is ours: it is, if there is still time left to use it.
@@ -224,7 +262,7 @@ impl<'a> Contest<'a> {
         if self.engine.settings.outage_max <= lasted || (!self.ask.patient && self.outage.is_some()) {
             return Err(fault.into());
         }
-        self.outage = Some((since, fault));
+        self.begin_outage(since, fault);
         // Long outages are asked about less often; a short one is over soon.
         let (shortest, longest) = (Duration::from_millis(5), self.ask.ttl / 10);
         Ok((lasted / 4).min(longest).max(shortest))

@@ -31,7 +31,13 @@ impl Finisher {
     /// See the verb to its end, or go on without it.
     pub(crate) async fn finish(mut self, asked_at: Moment, claim: Shape, mut verb: Step<Turn>) {
         let patience = asked_at.after(claim.ttl.max(self.engine.settings.outage_max));
-        let outcome = self.engine.clock.within(patience, &mut verb).await;
+        let silent_from = self.engine.silent_from(asked_at).min(patience);
+        let mut outcome = self.engine.clock.within(silent_from, &mut verb).await;
+        if outcome.is_none() {
+            // As if its caller were still there: those behind it are told when their time is over.
+            self.engine.queue.set_outage(&self.key, Some(self.engine.silence()));
+            outcome = self.engine.clock.within(patience, &mut verb).await;
+        }
         self.done = true;
         let Some((place, answer)) = outcome else {
             return go_on_without(&self.engine, &self.key, claim.ttl, verb);
@@ -40,7 +46,11 @@ impl Finisher {
         let keeper = Keeper::new(place, claim).spoke(asked_at);
         match answer {
             Ok(Turn::Held(grant)) => give_to_next(&self.engine, &self.key, keeper, asked_at, &grant),
-            Ok(Turn::Wait { .. }) | Err(_) => step_down(&self.engine, &self.key, Some(keeper)),
+            Ok(Turn::Wait { .. }) => {
+                self.engine.queue.set_outage(&self.key, None);
+                step_down(&self.engine, &self.key, Some(keeper));
+            }
+            Err(_) => step_down(&self.engine, &self.key, Some(keeper)),
         }
     }
 }

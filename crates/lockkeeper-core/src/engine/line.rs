@@ -29,6 +29,7 @@ use crate::engine::waiter::{Call, Waiter, Waiters};
 use crate::key::Key;
 use crate::observe::GrantedBy;
 use crate::spi::claim::Load;
+use crate::spi::fault::Fault;
 
 /// The answer to an arrival.
 pub(crate) enum Arrival {
@@ -70,6 +71,14 @@ pub(crate) enum Release {
     Over(Calls),
     /// It was lost before.
     Stale,
+}
+
+/// What a caller stands behind.
+pub(crate) enum Before {
+    /// So many others, if that is known.
+    Others(Option<u64>),
+    /// Whoever represents it hears nothing usable of the store.
+    Outage(Fault),
 }
 
 /// Whether a tenure may be shared by those who read.
@@ -320,9 +329,15 @@ impl Line {
         }
     }
 
+    /// What a representative heard of the store: nothing usable, or an answer.
+    pub(super) fn set_outage(&mut self, outage: Option<Fault>) {
+        self.waiters.set_outage(outage);
+    }
+
     /// The representative holds now.
     pub(super) fn seat(&mut self, hold: &Hold, rules: &mut Rules<'_>) -> Calls {
         self.representing.remove();
+        self.set_outage(None);
         self.room.add(Holding::of(hold));
         let mut calls = Calls::none();
         self.advance(&mut None, rules, &mut calls);
@@ -332,6 +347,7 @@ impl Line {
     /// A background representative holds for whoever is next.
     pub(super) fn seat_next(&mut self, tenure: &Arc<Tenure>, rules: &mut Rules<'_>) -> Release {
         self.representing.remove();
+        self.set_outage(None);
         let mut calls = Calls::none();
         let fitting = self.waiters.front().is_some_and(|it| tenure.fits(&it.ask));
         let next = if fitting { self.waiters.pop_front() } else { None };
@@ -444,9 +460,12 @@ impl Line {
         calls
     }
 
-    /// How many callers stand before this one, the holder included.
-    pub(super) fn ahead_of(&self, waiter: &Waiter) -> Option<u64> {
-        u64::try_from(self.waiters.position(waiter)? + 1).ok()
+    /// What a caller stands behind: how many others, the holder included, or an outage.
+    pub(super) fn before(&self, waiter: &Waiter) -> Before {
+        if let Some(fault) = self.waiters.outage() {
+            return Before::Outage(fault.clone());
+        }
+        Before::Others(self.waiters.position(waiter).and_then(|it| u64::try_from(it + 1).ok()))
     }
 
     /// Nobody is served any more. Whom to wake, and what is held.

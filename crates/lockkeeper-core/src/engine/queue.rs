@@ -13,13 +13,14 @@ use crate::clock::{Clock, Moment};
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::line::{Arrival, Calls, Line, Lowering, Release};
+use crate::engine::line::{Arrival, Before, Calls, Line, Lowering, Release};
 use crate::engine::rules::{Bounds, Rules};
 use crate::engine::since::Since;
 use crate::engine::tenure::Tenure;
 use crate::engine::waiter::{Call, Waiter};
 use crate::key::Key;
 use crate::kit::locked;
+use crate::spi::fault::Fault;
 
 const SHARDS: usize = 64;
 
@@ -238,10 +239,16 @@ impl Queue {
         (waiter.go(), calls.unwrap_or_else(Calls::none))
     }
 
-    /// How many callers stand before this one, the holder included.
-    pub(crate) fn ahead_of(&self, key: &Key, waiter: &Waiter) -> Option<u64> {
+    /// What a representative heard of the store: nothing usable, or an answer. Those behind it are told so when their time is over.
+    pub(crate) fn set_outage(&self, key: &Key, outage: Option<Fault>) {
+        self.on_line(key, |line, _| line.set_outage(outage));
+    }
+
+    /// What a caller stands behind.
+    pub(crate) fn before(&self, key: &Key, waiter: &Waiter) -> Before {
         let hash = key.hash64();
-        self.shard(hash).lines.find(hash, |it| it.key() == key)?.ahead_of(waiter)
+        let shard = self.shard(hash);
+        shard.lines.find(hash, |it| it.key() == key).map_or(Before::Others(None), |it| it.before(waiter))
     }
 
     /// Visit every tenure that is held, with its end if it has one, and whether it is idle.

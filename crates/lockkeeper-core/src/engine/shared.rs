@@ -23,6 +23,7 @@ use crate::observe::{Answer, Event, Observer, TraceContext, Verb};
 use crate::spi::backend::Profile;
 use crate::spi::claim::Label;
 use crate::spi::erased::DynBackend;
+use crate::spi::fault::Fault;
 
 /// How a locker behaves; each has a setter on [`LockerBuilder`](crate::LockerBuilder).
 #[derive(Clone, Debug)]
@@ -37,6 +38,9 @@ pub(crate) struct Settings {
 
 /// How many times `outage_max` a request may go unanswered while the store answers others.
 const QUEUED_MAX: u32 = 12;
+
+/// A store that answers nobody for so long stands still: longer than any answer takes, shorter than most people wait.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -128,6 +132,23 @@ impl Engine {
         let outage_max = self.settings.outage_max;
         let heard = Moment::from_nanos(self.answered_at.load(Ordering::Relaxed)).max(asked_at);
         heard.after(outage_max).min(asked_at.after(outage_max.saturating_mul(QUEUED_MAX)))
+    }
+
+    /// From when on a store that has answered nobody since `asked_at` stands still, as far as anybody can tell.
+    pub(crate) fn silent_from(&self, asked_at: Moment) -> Moment {
+        let heard = Moment::from_nanos(self.answered_at.load(Ordering::Relaxed)).max(asked_at);
+        heard.after(SILENT_AFTER.min(self.settings.outage_max))
+    }
+
+    /// When to look whether it does.
+    pub(crate) fn look_for_silence(&self, asked_at: Moment, now: Moment) -> Moment {
+        let silent_from = self.silent_from(asked_at);
+        if now < silent_from { silent_from } else { now.after(SILENT_AFTER) }
+    }
+
+    /// What is told of it then.
+    pub(crate) fn silence(&self) -> Fault {
+        Fault::transient(self.profile.name, "taking the lock", "the store does not answer")
     }
 
     pub(crate) fn is_closed(&self) -> bool {

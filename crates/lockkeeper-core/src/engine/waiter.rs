@@ -9,6 +9,7 @@ use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
 use crate::kit::locked;
 use crate::observe::GrantedBy;
+use crate::spi::fault::Fault;
 
 /// What a waiter is called for.
 pub(crate) enum Call {
@@ -75,6 +76,8 @@ pub(super) struct Waiters(Option<Box<Crowd>>);
 struct Crowd {
     line: VecDeque<Arc<Waiter>>,
     tickets: u64,
+    /// Why whoever represents them hears nothing of the store just now.
+    outage: Option<Fault>,
 }
 
 impl Waiters {
@@ -84,6 +87,19 @@ impl Waiters {
         if let Some(crowd) = self.0 {
             drop(crowd);
         }
+    }
+
+    /// What those who represent this line last heard of the store: nothing usable, or an answer.
+    pub(super) fn set_outage(&mut self, outage: Option<Fault>) {
+        match (&mut self.0, outage) {
+            (Some(crowd), outage) => crowd.outage = outage,
+            (None, Some(outage)) => self.0.get_or_insert_default().outage = Some(outage),
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn outage(&self) -> Option<&Fault> {
+        self.0.as_ref()?.outage.as_ref()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Waiter>> {

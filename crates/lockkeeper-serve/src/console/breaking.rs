@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Refusal, Result, ok};
 use crate::ask::whole;
-use crate::front::Peer;
 use crate::locks::name_in;
+use crate::peer::Peer;
 use crate::state::State;
 use crate::view::Holder;
 use crate::watch::who;
@@ -62,7 +62,7 @@ pub(crate) async fn break_holder(
         Broken::Lost(occupant) => {
             let broken = Holder::of(&occupant);
             // Where the router is mounted elsewhere, nobody here knows where a request comes from.
-            let peer = peer.as_ref().map_or("somebody", |it| &*it.0.0);
+            let peer = peer.as_ref().map_or("somebody", |it| &*it.0.shown);
             let now = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time_of_day());
             let holder = who(&broken.who);
             state.tell(&format!(

@@ -7,10 +7,11 @@ use axum::extract::{RawQuery, State as Of};
 use axum::http::header;
 use axum::response::IntoResponse as _;
 
+use super::figures::is_news;
 use super::pages::Choice;
 use crate::answer::Result;
 use crate::state::State;
-use crate::watch::{Seen, differ};
+use crate::watch::Seen;
 
 /// Looks without a change before a sign of life.
 const QUIET_LOOKS: u32 = 15;
@@ -54,8 +55,6 @@ impl Listening {
     }
 
     fn is_news(&self, seen: &Seen) -> bool {
-        let Some(told) = &self.told else { return true };
-        let (before, now) = (self.choice.of(&told.locks), self.choice.of(&seen.locks));
-        told.trouble.is_some() != seen.trouble.is_some() || differ(&before, &now, seen.at - told.at)
+        self.told.as_ref().is_none_or(|told| is_news(&self.choice, told, seen))
     }
 }

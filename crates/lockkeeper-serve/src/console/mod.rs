@@ -3,6 +3,7 @@
 mod breaking;
 mod doubts;
 mod events;
+mod figures;
 mod hot;
 mod login;
 mod pages;

@@ -10,7 +10,8 @@ use lockkeeper_core::Key;
 use lockkeeper_core::inspect::{Finding, Severity};
 
 use super::doubts::how_many as how_many_in_doubt;
-use super::parts::{address_of, counts, esc, foreign, page, running, span, trouble};
+use super::figures::Figures;
+use super::parts::{address_of, esc, foreign, page, running, span, trouble};
 use crate::answer::Result;
 use crate::ask::pairs;
 use crate::locks::name_in;
@@ -59,7 +60,7 @@ impl Choice {
     }
 
     /// Those that are meant, in order.
-    fn all<'a>(&self, locks: &'a [Lock]) -> Vec<&'a Lock> {
+    pub(super) fn all<'a>(&self, locks: &'a [Lock]) -> Vec<&'a Lock> {
         let meant = |it: &&Lock| match &self.name {
             Some(name) => it.name == *name,
             None => it.name.contains(&self.search) && (!self.waited || !it.waiters.is_empty()),
@@ -113,13 +114,10 @@ fn validity(it: &Who) -> String {
 
 pub(crate) async fn overview(Of(state): Of<Arc<State>>) -> Response {
     let (seen, said) = (state.watch.look().await, state.watch.last_diagnosis().await);
-    let (held, waiting) = counts(&seen);
-    let holders = || seen.locks.iter().flat_map(|lock| lock.holders.iter().map(move |it| (lock, it)));
-    let link = |it: &Lock| format!("<a href=\"{}\">{}</a>", address_of(&it.name), foreign(&it.name));
+    let all = Choice::default().all(&seen.locks);
+    let Figures { held, waiting, oldest, shortest, longest, .. } = Figures::of(&all);
+    let link = |name: &str| format!("<a href=\"{}\">{}</a>", address_of(name), foreign(name));
     let none = || "<span class=\"quiet\">none</span>".to_owned();
-    let oldest = holders().filter_map(|(lock, it)| Some((it.held_for_ms?, lock))).max_by_key(|it| it.0);
-    let longest = seen.locks.iter().filter(|it| !it.waiters.is_empty()).max_by_key(|it| it.waiters.len());
-    let shortest = holders().map(|(lock, it)| (it.who.valid_for_ms, lock)).min_by_key(|it| it.0);
     let mut cards = vec![
         (
             "Store",
@@ -138,18 +136,20 @@ pub(crate) async fn overview(Of(state): Of<Arc<State>>) -> Response {
         ),
         (
             "Oldest hold",
-            oldest.map_or_else(none, |it| format!("<b>{}</b>", running(it.0, "for"))),
-            oldest.map(|it| link(it.1)).unwrap_or_default(),
+            oldest.map_or_else(none, |it| {
+                format!("<b>{}</b>", running(it.by.held_for_ms.unwrap_or_default(), "for"))
+            }),
+            oldest.map(|it| link(it.name)).unwrap_or_default(),
         ),
         (
             "Longest line",
-            longest.map_or_else(none, |it| format!("<b>{}</b>", it.waiters.len())),
-            longest.map(link).unwrap_or_default(),
+            longest.map_or_else(none, |it| format!("<b>{}</b>", it.1)),
+            longest.map(|it| link(it.0)).unwrap_or_default(),
         ),
         (
             "Shortest validity",
-            shortest.map_or_else(none, |it| format!("<b>{}</b>", running(it.0, "left"))),
-            shortest.map(|it| link(it.1)).unwrap_or_default(),
+            shortest.map_or_else(none, |it| format!("<b>{}</b>", validity(&it.by.who))),
+            shortest.map(|it| link(it.name)).unwrap_or_default(),
         ),
         ("Doctor", worst(said.as_deref()), "<a href=\"/doctor\">ask the doctor</a>".into()),
     ];
@@ -429,4 +429,39 @@ fn finding(it: &Finding) -> String {
         let _ = write!(out, "<p><b>{title}:</b> {}</p>", foreign(said));
     }
     out + "</section>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Waiter;
+
+    fn who(valid_for_ms: u64) -> Who {
+        let (host, owner, note, trace) = ("h".into(), None, None, None);
+        Who { host, pid: 1, owner, note, valid_for_ms, kind: "lock", weight: 1, capacity: 1, trace }
+    }
+
+    fn lock(name: &str, held_for_ms: u64, valid_for_ms: u64, waiters: usize) -> Lock {
+        let holder = Holder { who: who(valid_for_ms), held_for_ms: Some(held_for_ms), fence: None };
+        let waiter = |position| Waiter { position, who: who(1000), waited_for_ms: None };
+        Lock { holders: vec![holder], waiters: (1..=waiters).map(waiter).collect(), ..Lock::free(name) }
+    }
+
+    #[test]
+    fn locks_stand_in_the_order_that_was_asked_for() {
+        let locks = [lock("a", 20, 300, 0), lock("b", 30, 100, 2), lock("c", 10, 200, 1), Lock::free("d")];
+        for (query, order) in [
+            ("", "a b c d"),
+            ("sort=name", "a b c d"),
+            ("sort=held", "b a c d"),
+            ("sort=valid", "b c a d"),
+            ("sort=waiting", "b c a d"),
+            ("sort=waiting&waited=on", "b c"),
+            ("sort=held&q=c", "c"),
+            ("name=a", "a"),
+        ] {
+            let all = Choice::read(query).unwrap().all(&locks).into_iter().map(|it| it.name.clone());
+            assert_eq!(all.collect::<Vec<_>>().join(" "), order, "{query}");
+        }
+    }
 }

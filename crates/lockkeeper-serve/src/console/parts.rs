@@ -50,12 +50,6 @@ pub(super) fn running(ms: u64, way: &str) -> String {
     format!("<span data-{way}=\"{ms}\">{}</span>", span(ms))
 }
 
-/// What all pages show of the store.
-pub(super) fn counts(seen: &Seen) -> (usize, usize) {
-    let held = seen.locks.iter().filter(|it| !it.holders.is_empty()).count();
-    (held, seen.locks.iter().map(|it| it.waiters.len()).sum())
-}
-
 /// The banner of a store that cannot be seen.
 pub(super) fn trouble(seen: &Seen) -> String {
     let Some(trouble) = &seen.trouble else { return String::new() };

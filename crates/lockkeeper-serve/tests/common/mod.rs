@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ impl Server {
         let store = lockkeeper::open(url).await.unwrap();
         let Store { locker: builder, inspect, .. } = store;
         let made = Serve::with(locker(builder.ttl(HANG)).build(), inspect.clone(), TOKEN).unwrap();
-        // Clients of tests are often still there at the end.
+        // Clients of tests are often still there at the end. A test may have limits of its own.
         let made = made.limits(Limits::default().patience(Duration::from_secs(1)));
         Server::running(serve(made), inspect).await
     }
@@ -160,6 +161,14 @@ impl Server {
     }
 }
 
+/// Another server for the locks of a store, on a socket. The ttl is longer than any test.
+pub(crate) async fn on_a_socket(url: &str, path: &Path) -> JoinHandle<lockkeeper_core::Result<()>> {
+    let Store { locker, inspect, .. } = lockkeeper::open(url).await.unwrap();
+    let serve = Serve::with(locker.ttl(HANG * 10).build(), inspect, TOKEN).unwrap().allow_locks();
+    let listener = Listen::parse(&format!("unix:{}", path.display())).unwrap().bind().await.unwrap();
+    tokio::spawn(serve.run(listener, std::future::pending()))
+}
+
 /// An answer that goes on.
 pub(crate) struct Streaming {
     pub(crate) status: u16,
@@ -168,7 +177,7 @@ pub(crate) struct Streaming {
 }
 
 impl Streaming {
-    async fn read(stream: TcpStream) -> Self {
+    pub(crate) async fn read(stream: TcpStream) -> Self {
         let mut reader = BufReader::new(stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {

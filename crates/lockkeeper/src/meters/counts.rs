@@ -1,20 +1,15 @@
 //! The numbers of one locker, as atomics: nothing is locked and nothing allocated on the path of a lock.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lockkeeper_core::Key;
 use lockkeeper_core::observe::{Event, Observer, Verb};
 
+use super::classes::{Classes, Known, OTHER};
 use super::places::Places;
 use super::table::{self, End, KINDS, LOSSES, Meter, PARTS, RENEWED, SECONDS, VERBS, Way};
 use super::text::{Series, Value};
-use super::{CLASSES_MAX, Classify};
-
-/// What a class beyond the cap is called.
-pub(super) const OTHER: &str = "other";
 
 /// How many checkers of fences are told apart.
 const CHECKERS_MAX: usize = 16;
@@ -207,7 +202,7 @@ pub(super) struct Counts {
     pub(super) locker: String,
     all: Places<Classed>,
     /// Apart by class, if that was asked for: then `all` has those of the class beyond the cap.
-    classes: Option<Classes>,
+    classes: Option<Known<Arc<Classed>>>,
     wait: [Times; 2],
     store_times: [Times; VERBS.len()],
     margin: Buckets<{ PARTS.len() + 1 }>,
@@ -216,35 +211,6 @@ pub(super) struct Counts {
     faults: [[Count; KINDS.len()]; VERBS.len()],
     abandoned: Count,
     fences_refused: Mutex<Vec<(&'static str, u64)>>,
-}
-
-struct Classes {
-    classify: Classify,
-    known: RwLock<HashMap<Box<str>, Arc<Classed>>>,
-}
-
-impl std::fmt::Debug for Classes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Classes").finish_non_exhaustive()
-    }
-}
-
-impl Classes {
-    /// The numbers of the key's class; `None` for the one beyond the cap.
-    fn of(&self, key: &Key) -> Option<Arc<Classed>> {
-        let class = (self.classify)(key);
-        if class.is_empty() || class == OTHER {
-            return None;
-        }
-        if let Some(it) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(class) {
-            return Some(it.clone());
-        }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if !known.contains_key(class) && CLASSES_MAX <= known.len() {
-            return None;
-        }
-        Some(known.entry(class.into()).or_default().clone())
-    }
 }
 
 fn place(words: &[&str], word: &str) -> usize {
@@ -256,12 +222,12 @@ fn of_verb(verb: Verb) -> usize {
 }
 
 impl Counts {
-    pub(super) fn new(store: &str, locker: &str, classify: Option<Classify>) -> Self {
+    pub(super) fn new(store: &str, locker: &str, classes: Option<Classes>) -> Self {
         Counts {
             store: store.to_owned(),
             locker: locker.to_owned(),
             all: Places::default(),
-            classes: classify.map(|classify| Classes { classify, known: RwLock::default() }),
+            classes: classes.map(Known::new),
             wait: Default::default(),
             store_times: Default::default(),
             margin: Buckets::default(),
@@ -327,10 +293,9 @@ impl Counts {
         let labels = Labels { store, locker, class };
         Classed::series(&self.all.all(), &labels, out);
         if let Some(classes) = &self.classes {
-            let known = classes.known.read().unwrap_or_else(PoisonError::into_inner);
-            for (class, counts) in known.iter() {
+            classes.for_each(|class, counts| {
                 Classed::series(&[&**counts], &Labels { store, locker, class: Some(class) }, out);
-            }
+            });
         }
         let mut times = |meter, word, it: &Times| {
             if !it.is_empty() {
@@ -382,7 +347,7 @@ impl Observer for OfLocker {
         let counts = &*self.0;
         match &counts.classes {
             None => counts.observe_here(event),
-            Some(classes) => match classes.of(event.key()) {
+            Some(classes) => match classes.of(event.key(), |_| Arc::default()) {
                 Some(of_class) => of_class.observe(event, false),
                 None => counts.observe_here(event),
             },

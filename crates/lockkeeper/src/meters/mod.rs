@@ -18,6 +18,7 @@
 //! kinds of keys apart, at most [`CLASSES_MAX`] of them. [`METERS`] is the whole table; `docs/guides/monitoring.md` says
 //! what to watch.
 
+mod classes;
 mod counts;
 mod places;
 mod table;
@@ -31,7 +32,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lockkeeper_core::Key;
 use lockkeeper_core::observe::{Event, Observer, Source};
 
-use counts::{Counts, OTHER, OfLocker};
+use classes::OTHER;
+pub use classes::{CLASSES_MAX, Classes, ClassesOfLocker};
+use counts::{Counts, OfLocker};
 pub use table::{
     ABANDONED, ACQUIRE, DAMAGED, FAULTS, FENCES_REFUSED, HELD, HOLD, IN_DOUBT, IN_DOUBT_AGE, Kind, LOST,
     MARGIN, METERS, Meter, PARTS, RENEWALS, Reading, SECONDS, STORE, TWO_PHASE, TWO_PHASE_METERS, WAIT,
@@ -39,27 +42,22 @@ pub use table::{
 };
 pub use text::{Series, Snapshot, Value};
 
-/// How many classes of keys are told apart, for each locker. All others are `other`.
-pub const CLASSES_MAX: usize = 100;
-
 /// How many lockers are told apart. The numbers of all others are those of a locker `other`.
 const LOCKERS_MAX: usize = 100;
-
-type Classify = Arc<dyn for<'a> Fn(&'a Key) -> &'a str + Send + Sync>;
 
 /// Counts what happens to locks. Cheap to clone; one can observe all lockers of a process. See the
 /// [module](crate::meters).
 #[derive(Clone, Default)]
 pub struct Meters {
     lockers: Arc<Mutex<Vec<Arc<Counts>>>>,
-    classify: Option<Classify>,
+    classes: Option<Classes>,
     #[cfg(feature = "twophase")]
     two_phase: Arc<two_phase::TwoPhaseCounts>,
 }
 
 impl fmt::Debug for Meters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meters").field("classes", &self.classify.is_some()).finish_non_exhaustive()
+        f.debug_struct("Meters").field("classes", &self.classes.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -90,7 +88,7 @@ impl Meters {
     /// # }
     /// ```
     pub fn by_class(classify: impl for<'a> Fn(&'a Key) -> &'a str + Send + Sync + 'static) -> Self {
-        Meters { classify: Some(Arc::new(classify)), ..Meters::default() }
+        Meters { classes: Some(Classes::by_class(classify)), ..Meters::default() }
     }
 
     /// Meters that tell keys apart by what stands before the first `end`: `orders/42` is of the class `orders`. Keys without
@@ -107,7 +105,7 @@ impl Meters {
     /// # }
     /// ```
     pub fn by_prefix(end: char) -> Self {
-        Meters::by_class(move |key| key.as_str().split_once(end).map_or("", |it| it.0))
+        Meters { classes: Some(Classes::by_prefix(end)), ..Meters::default() }
     }
 
     /// All numbers, as they are now.
@@ -137,7 +135,7 @@ impl Meters {
         let full = LOCKERS_MAX <= lockers.len();
         let locker = if full && find(&lockers, locker).is_none() { OTHER } else { locker };
         find(&lockers, locker).unwrap_or_else(|| {
-            let counts = Arc::new(Counts::new(store, locker, self.classify.clone()));
+            let counts = Arc::new(Counts::new(store, locker, self.classes.clone()));
             lockers.push(counts.clone());
             counts
         })
