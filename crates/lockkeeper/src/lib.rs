@@ -93,6 +93,8 @@ pub mod config;
 mod connect;
 pub mod meters;
 mod process;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+mod runtime;
 #[cfg(feature = "test-util")]
 pub mod test;
 
