@@ -26,6 +26,8 @@ const FIRST: &[&str] = &["lockkeeper-zookeeper", "lockkeeper-etcd", "lockkeeper-
 /// Crowds: these want the whole machine, each for itself.
 const ALONE: &[&str] =
     &["lockkeeper-sql: mysql_crowds", "lockkeeper-sql: postgres_crowds", "lockkeeper-sqlite: crowd"];
+/// How lines begin that are shown also if all is well: what a reader of the tutorial waits for.
+const FIGURES: &[&str] = &["the program was built in ", "the tutorial took "];
 /// Something that a test left behind may keep a pipe open; what matters was read long before.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
@@ -169,11 +171,20 @@ impl Program {
             ended.push((name, at - start));
         }
         let printed = String::from_utf8_lossy(&locked(&printed)).into_owned();
-        let result = printed.lines().rfind(|it| it.starts_with("test result: ")).unwrap_or("no result");
-        let shown = if status.success() { result } else { printed.trim_end() };
+        let shown = if status.success() { in_short(&printed) } else { printed.trim_end().to_owned() };
         shell::say(&format!("{}: {shown}", self.name));
         Ok(End { status, printed, total, tests: times::spans(&ended, threads()) })
     }
+}
+
+/// What is shown of a program that ended well: its figures, if it measured some, and the result.
+fn in_short(printed: &str) -> String {
+    // The harness may begin a line before the test goes on with it.
+    let figure = |line: &str| FIGURES.iter().find_map(|it| Some(line[line.find(it)?..].to_owned()));
+    let mut shown: Vec<String> = printed.lines().filter_map(figure).collect();
+    let result = printed.lines().rfind(|it| it.starts_with("test result: ")).unwrap_or("no result");
+    shown.push(result.to_owned());
+    shown.join("; ")
 }
 
 /// Keep what a program prints, and tell of every test that ended.
@@ -248,6 +259,17 @@ mod tests {
         let end = program("echo test a::b ... ok; test $CARGO_PKG_NAME = kit").run().unwrap();
         assert!(end.status.success() && end.tests.len() == 1 && end.tests[0].0 == "a::b");
         assert_eq!(program("exit 101").run().unwrap().status.code(), Some(101));
+    }
+
+    #[test]
+    fn what_a_program_measured_is_shown_also_if_all_is_well() {
+        let printed = "running 1 test\ntest a ... the program was built in 0.4 minutes\nthe tutorial took 0.6 minutes without \
+                       the reading\nok\n\ntest result: ok. 1 passed\n";
+        assert_eq!(
+            in_short(printed),
+            "the program was built in 0.4 minutes; the tutorial took 0.6 minutes without the reading; test result: ok. 1 passed"
+        );
+        assert_eq!(in_short("killed\n"), "no result");
     }
 
     #[test]
