@@ -34,20 +34,26 @@ const BESIDE: &[(&str, &str)] = &[
     ("rusqlite", r#""0.41""#),
 ];
 
-/// Resolve each of them in a package of its own; then build and run the fenced writes of the guide.
-pub(crate) fn check() -> Result<(), String> {
+/// Resolve each of them in a package of its own; then build and run the fenced writes of the guide. With a word only those
+/// programs that have it in their names.
+pub(crate) fn check(word: Option<&str>) -> Result<(), String> {
     // diesel speaks to servers through libraries of C.
     for (library, package) in [("libmariadb", "libmariadb-dev"), ("libpq", "libpq-dev")] {
         shell::output("pkg-config", &["--exists", library])
             .map_err(|it| format!("{it}\nhint: apt-get install {package}"))?;
     }
     let package = Package::new()?;
-    for (name, wanted) in BESIDE {
+    for (name, wanted) in BESIDE.iter().filter(|_| word.is_none()) {
         package.write("\"sqlite\"", &format!("{name} = {wanted}\n"), "fn main() {}\n")?;
         let title = format!("the feature `sqlite` beside {name} = {wanted}");
         package.cargo(&title, &["generate-lockfile", "--quiet"], &[])?;
     }
-    fenced::programs(&shell::root())?.iter().try_for_each(|it| package.run(it))
+    let mut programs = fenced::programs(&shell::root())?;
+    programs.retain(|it| word.is_none_or(|word| it.name.contains(word)));
+    if programs.is_empty() {
+        return Err("there is no such program".to_owned());
+    }
+    programs.iter().try_for_each(|it| package.run(it))
 }
 
 /// A package outside of this workspace.

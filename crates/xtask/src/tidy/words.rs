@@ -125,11 +125,11 @@ mod tests {
     fn what_users_read_is_plain() {
         let text = "Usually 10 s.\nLocks are given twice.\nA default.\n";
         assert_eq!(complaints("docs/guides/a.md", text), 2);
-        let text = "6 permits of 5 can never be had.\n| rooms | any |\n2 ahead in the store's line\nThe command line.\n";
-        assert_eq!(complaints("docs/guides/a.md", text), 3);
         assert_eq!(complaints("README.md", text), 2);
         assert_eq!(complaints("crates/lockkeeper-redis/src/options.rs", text), 2);
         assert_eq!(complaints("docs/decisions/0001-a.md", text), 0);
+        let text = "5 can never be had.\n| rooms | any |\n2 ahead in the store's line\nThe command line.\n";
+        assert_eq!(complaints("docs/guides/a.md", text), 3);
     }
 
     #[test]
