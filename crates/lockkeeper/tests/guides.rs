@@ -9,7 +9,7 @@
 ))]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, unused_must_use, unused_variables, reason = "a guide shows what a reader goes on with")]
-#![allow(clippy::pedantic, clippy::collection_is_never_read, reason = "it is written to be read")]
+#![allow(clippy::pedantic, clippy::print_stdout, reason = "it is written to be read")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
