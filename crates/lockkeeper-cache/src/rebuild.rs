@@ -1,5 +1,6 @@
 //! Read, lock, read again, load, store.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub struct Rebuild<C> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RebuildError<E> {
     /// The lock for the load was not obtained, or was lost while loading. What was loaded was not stored.
@@ -72,6 +73,17 @@ pub enum RebuildError<E> {
     /// The cache could not be read or written.
     #[error("the cache cannot be used: {0}")]
     Cache(#[source] CacheError),
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints. The loader's own error is shown in its own way.
+impl<E: fmt::Debug> fmt::Debug for RebuildError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RebuildError::Lock(it) => write!(f, "the entry could not be loaded: {it}"),
+            RebuildError::Loader(it) => write!(f, "the entry could not be loaded: {it:?}"),
+            RebuildError::Cache(it) => write!(f, "the cache cannot be used: {it}"),
+        }
+    }
 }
 
 /// What the cache has.

@@ -4,6 +4,7 @@ mod args;
 mod break_lock;
 mod completions;
 mod config;
+mod dashes;
 mod demo;
 mod doctor;
 mod exit;
@@ -30,7 +31,6 @@ mod torture;
 mod two_phase;
 mod view;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -122,7 +122,7 @@ fn not_understood(error: &clap::Error) -> u8 {
     match words.strip_prefix("error: ") {
         Some(words) => {
             let mut failure = Failure::new(exit::USAGE, words);
-            failure.hint = without_dashes(std::env::args_os().skip(1));
+            failure.hint = dashes::hint(error, std::env::args_os().skip(1));
             output::say_raw(&failure.lines());
         }
         None => output::say_raw(&words),
@@ -137,20 +137,4 @@ fn without_variables(line: &str) -> String {
     } else {
         line.to_owned()
     }
-}
-
-/// What to write, if a command to run was given as `flock` and `nice` take it: without the two dashes.
-fn without_dashes(args: impl Iterator<Item = OsString>) -> Option<String> {
-    let args: Vec<OsString> = args.collect();
-    let usage = |name: &OsString| match name.to_str() {
-        Some("run") => Some(help::RUN_USAGE),
-        Some("once") => Some(help::ONCE_USAGE),
-        Some("elect") => Some(help::ELECT_USAGE),
-        _ => None,
-    };
-    if args.iter().any(|it| it == "--") {
-        return None;
-    }
-    let usage = args.iter().find_map(usage)?;
-    Some(format!("write `--` before the command: `{usage}`"))
 }

@@ -78,14 +78,35 @@ fn who_forgets_the_dashes_is_told_what_to_write() {
         (&["--url", "memory:", "run", "x", "ls", "-l"], "lockkeeper run [OPTIONS] NAME -- CMD [ARG]..."),
         (&["once", "x", "1", "true"], "lockkeeper once [OPTIONS] NAME TICK -- CMD [ARG]..."),
         (&["elect", "x", "true"], "lockkeeper elect [OPTIONS] NAME -- CMD [ARG]..."),
+        (&["run", "-w", "5", "x", "sh", "-c", "make"], "lockkeeper run [OPTIONS] NAME -- CMD [ARG]..."),
+        (&["run", "show", "status"], "lockkeeper run [OPTIONS] NAME -- CMD [ARG]..."),
     ] {
         let end = store.output(args);
         failed(&end, 64);
         let hint = format!("hint: write `--` before the command: `{usage}`");
         assert!(text(&end.stderr).contains(&hint), "{args:?}: {end:?}");
     }
-    let other = store.output(["run", "--frobnicate", "x", "--", "true"]);
-    assert!(!text(&other.stderr).contains("hint: write `--`"), "{other:?}");
+}
+
+#[test]
+fn who_made_another_mistake_is_not_told_of_dashes() {
+    let store = Store::new();
+    for args in [
+        &["run", "--frobnicate", "x", "--", "true"][..],
+        &["run", "--frobnicate", "x", "true"],
+        &["run", "--wait", "5", "job", "-c", "make"],
+        &["run", "--wait", "5", "job", "make"],
+        &["run", "-n", "-w", "5", "job", "-c", "x"],
+        &["run", "-c", "make"],
+        &["run", "-nc", "make"],
+        &["run", "job", "-c", "make", "extra"],
+        &["show", "run", "extra"],
+        &["status", "--bogus", "run"],
+        &["--url", "run", "show", "x", "y"],
+    ] {
+        let error = failed(&store.output(args), 64);
+        assert!(!error.contains("hint: write `--`"), "{args:?}: {error}");
+    }
 }
 
 /// All that can be built in, and whether it is.

@@ -124,8 +124,8 @@ fn numbers_that_make_no_sense_are_refused_in_words_and_nothing_is_left() {
     let store = Store::new();
     for (permits, said) in [
         ("0/5", "0 permits are nothing to hold; ask for at least 1"),
-        ("6/5", "6 permits of 5 can never be had"),
-        ("2/0", "of 0 permits none can be had"),
+        ("6/5", "6 permits of 5 can never be granted"),
+        ("2/0", "of 0 permits none can be granted"),
         ("x", "how many of how many"),
         ("5", "how many of how many"),
         ("-1/5", "how many of how many"),

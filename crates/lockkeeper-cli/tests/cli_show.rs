@@ -179,6 +179,35 @@ fn the_doctor_tells_what_it_found() {
     assert!(words.starts_with("store: sqlite:"), "{words}");
 }
 
+/// The sample of the guide that begins like this.
+fn sample(start: &str) -> Value {
+    let guide = include_str!("../../../docs/guides/command-line.md");
+    let mut samples = guide.split("```json\n").skip(1).filter_map(|it| it.split("```").next());
+    serde_json::from_str(samples.find(|it| it.starts_with(start)).unwrap()).unwrap()
+}
+
+#[test]
+fn the_guide_shows_findings_and_locks_as_they_are_printed() {
+    let store = Store::new();
+    let findings = json(&store, &["doctor", "--json"])["findings"].clone();
+    let shown = sample("{ \"severity\"");
+    assert!(findings.as_array().unwrap().contains(&shown), "{shown} is none of {findings}");
+
+    let holding = holder(&store, "nightly-report", "the holder");
+    holding.line().unwrap();
+    let waiting = holder(&store, "nightly-report", "release 1.4");
+    store.await_waiters("nightly-report", 1);
+    let (real, shown) = (json(&store, &["show", "--json", "nightly-report"]), sample("{\n  \"name\""));
+    let fields = |it: &Value| it.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(&real), fields(&shown));
+    for part in ["holders", "waiters"] {
+        assert_eq!(fields(&real[part][0]), fields(&shown[part][0]), "{part}");
+    }
+    end(holding);
+    waiting.line().unwrap();
+    end(waiting);
+}
+
 #[test]
 fn the_doctor_tells_what_is_wrong_and_all_only_if_asked() {
     let store = Store::new();

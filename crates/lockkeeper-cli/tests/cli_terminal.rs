@@ -68,6 +68,15 @@ impl Typist {
         before.split(end).next().unwrap_or_default().to_owned()
     }
 
+    /// What the screen shows in its next line.
+    fn until_line(&mut self) -> String {
+        while !self.unread.contains("\r\n") {
+            let bytes = self.printed.recv_timeout(HANG).expect("a line");
+            self.unread.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        self.until("\r\n")
+    }
+
     fn code(mut self) -> Option<i32> {
         within("the shell ends", move || self.child.wait().unwrap().code())
     }
@@ -133,6 +142,41 @@ fn ctrl_z_stops_and_fg_goes_on() {
     typist.sees("code-4");
     typist.types("exit 0\n");
     assert_eq!(typist.code(), Some(0));
+}
+
+/// Begin names of locks in this shell, press TAB, and see which locks the lines show that came of it.
+fn names_are_completed_by(shell: &str, package: &str) {
+    let store = Store::new();
+    let (held, _) = store.holding(&["orders/42", "--also", "shop:product:7"]);
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().unwrap().display().to_string();
+    let home = store.folder.path().display();
+    let shell =
+        format!("command -v {package} || echo missing; PATH={bin}:$PATH HOME={home} TERM=xterm exec {shell}");
+    let mut typist = Typist::sit_down(&store, &shell);
+    let found = typist.until_line();
+    assert_ne!(found, "missing", "install the package {package}");
+    typist.types("echo in''side\n");
+    typist.sees("inside");
+    for (begun, name) in [("show ord", "orders/42"), ("show shop:pro", "shop:product:7")] {
+        typist.types(&format!("lockkeeper {begun}\t\n"));
+        typist.sees(&format!("name:       {name}"));
+    }
+    typist.types("exit 0\n");
+    assert_eq!(typist.code(), Some(0));
+    end(held);
+}
+
+#[test]
+fn zsh_completes_names_of_locks() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let settings = "autoload -U compinit; compinit -u -D; source <(lockkeeper completions zsh)\n";
+    std::fs::write(folder.path().join(".zshrc"), settings).unwrap();
+    names_are_completed_by(&format!("env ZDOTDIR={} zsh -d -i", folder.path().display()), "zsh");
+}
+
+#[test]
+fn fish_completes_names_of_locks() {
+    names_are_completed_by("fish --no-config -i -C 'lockkeeper completions fish | source'", "fish");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::spi::fault::Fault;
 /// The result of everything a user of the library calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a lock could not be had, or was not kept. A taken lock is no error in `try_lock`.
+/// Why a lock could not be obtained, or was not kept. A taken lock is no error in `try_lock`.
 ///
 /// `Debug` reads as `Display` does, because that is what a `main` that returns an error prints.
 ///
@@ -163,14 +163,14 @@ impl From<Fault> for Error {
 /// use lockkeeper_core::{Error, Stage};
 ///
 /// let error = Error::timed_out(Stage::Remote, Duration::from_secs(3), Some(2));
-/// assert_eq!(error.to_string(), "the lock was not obtained within 3.000 s: 2 ahead in the store's line");
+/// assert_eq!(error.to_string(), "the lock was not obtained within 3.000 s: 2 ahead in the store's queue");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The line of this process.
+    /// The queue of this process.
     Local,
-    /// The store's line.
+    /// The store's queue.
     Remote,
 }
 
@@ -227,8 +227,8 @@ struct TimedOutIn {
 impl fmt::Display for TimedOutIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = match self.stage {
-            Stage::Local => "in this process's line",
-            Stage::Remote => "in the store's line",
+            Stage::Local => "in this process's queue",
+            Stage::Remote => "in the store's queue",
         };
         match self.ahead {
             Some(ahead) => write!(f, "{ahead} ahead {line}"),

@@ -1,5 +1,8 @@
 //! What a resource says to a writer: that it came too late, or that nothing is known.
 
+use std::convert::Infallible;
+use std::fmt;
+
 use crate::fence::Fence;
 use crate::key::Key;
 
@@ -15,7 +18,7 @@ use crate::key::Key;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FencedError<E> {
     /// Somebody with a newer lock was here. Ours is lost: write nothing, roll back.
@@ -58,5 +61,19 @@ impl<E> FencedError<E> {
             return Err(FencedError::Stale { resource: resource.clone(), fence, seen });
         }
         Ok(())
+    }
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints. The database's own error is shown in its own way.
+impl<E: fmt::Debug> fmt::Debug for FencedError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said: FencedError<Infallible> = match self {
+            FencedError::Database(it) => return fmt::Debug::fmt(it, f),
+            FencedError::Stale { resource, fence, seen } => {
+                FencedError::Stale { resource: resource.clone(), fence: *fence, seen: *seen }
+            }
+            FencedError::TooLarge { fence } => FencedError::TooLarge { fence: *fence },
+        };
+        fmt::Display::fmt(&said, f)
     }
 }

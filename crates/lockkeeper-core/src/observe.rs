@@ -43,9 +43,9 @@ pub enum Event<'a> {
         by: GrantedBy,
         /// Whether a hold begins with it; `false` for a guard that joins one: of the same owner, or of other readers.
         begins: bool,
-        /// How long the caller stood in this process's line.
+        /// How long the caller stood in this process's queue.
         local: Duration,
-        /// How long it stood in the store's line.
+        /// How long it stood in the store's queue.
         remote: Duration,
     },
     /// A try found it taken.
@@ -200,7 +200,7 @@ pub enum Event<'a> {
         theirs: u32,
     },
     /// This process waits for as many names as it may, so names take turns: until one of them is had, the caller does not
-    /// stand in the store's line, and others may pass it. Told once to each caller that waits so.
+    /// stand in the store's queue, and others may pass it. Told once to each caller that waits so.
     #[non_exhaustive]
     TakesTurns {
         /// What it waits for.

@@ -106,7 +106,7 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_taken() {
         (locker.lock_all(["a", ""]), "the lock name is empty"),
         (locker.lock_all((0..1_000_000).map(|it| it.to_string())), "more than 1000 locks"),
         (locker.lock_all([Wish::lock("a"), Wish::permits("b", 0, 5)]), "nothing to hold"),
-        (locker.lock_all([Wish::lock("a"), Wish::permits("b", 6, 5)]), "can never be had"),
+        (locker.lock_all([Wish::lock("a"), Wish::permits("b", 6, 5)]), "can never be granted"),
         // Each could be had, but not both: told in the words of those who asked, before anything is asked for.
         (
             locker.lock_all([Wish::lock("0"), Wish::permits("a", 5, 10), Wish::permits("a", 1, 3)]),

@@ -220,11 +220,11 @@ fn permits(value: &Expr) -> Result<TokenStream> {
     };
     let refused = |text: String| Err(Error::new(value.span(), text));
     match numbers {
-        Some((_, 0)) => refused("of 0 permits none can be had; allow at least 1".into()),
+        Some((_, 0)) => refused("of 0 permits none can be granted; allow at least 1".into()),
         Some((0, _)) => refused("0 permits are nothing to hold; ask for at least 1".into()),
-        Some((count, of)) if of < count => {
-            refused(format!("{count} permits of {of} can never be had; ask for {of} at most, or allow more"))
-        }
+        Some((count, of)) if of < count => refused(format!(
+            "{count} permits of {of} can never be granted; ask for {of} at most, or allow more"
+        )),
         Some((count, of)) => Ok(quote_spanned!(value.span()=> (#count, #of))),
         None => Ok(value.to_token_stream()),
     }

@@ -232,7 +232,7 @@ async fn self_test(store: &Arc<Store>) -> Finding {
         ),
         Err(fault) => Finding::danger(
             format!("taking a lock fails: {}", fault.message),
-            "no lock can be had",
+            "no lock can be obtained",
             "see the message; for permissions see docs/backends/redis.md",
         ),
     }

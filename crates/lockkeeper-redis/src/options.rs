@@ -187,7 +187,7 @@ impl RedisOptions {
         it.finish()
     }
 
-    /// The same, if it can be had.
+    /// The same, if it can be obtained.
     pub(crate) fn ready(self) -> Result<Self, Error> {
         self.check()?;
         if self.tls.is_some() && !cfg!(feature = "tls") {

@@ -103,7 +103,10 @@ impl Joint {
     }
 
     /// Whether it has ended, or will at once.
-    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only PostgreSQL remembers its sessions"))]
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "only PostgreSQL remembers its sessions")
+    )]
     pub(crate) fn is_over(&self) -> bool {
         locked(&self.0.crew.0).life != Life::Open
     }

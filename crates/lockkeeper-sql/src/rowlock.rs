@@ -4,6 +4,8 @@
 //! refuses a change to what has changed meanwhile ([`Attempts`]). `SELECT … FOR UPDATE`, which makes others
 //! wait (`section`). All three are as safe as the database's commit; none needs a lease or a fence.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::Clock;
@@ -112,12 +114,19 @@ impl Attempts {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("others changed the row in each of {attempts} attempts; shed load, or wait for a lock before")]
 #[non_exhaustive]
 pub struct Contended {
     /// How many were made.
     pub attempts: u32,
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints.
+impl fmt::Debug for Contended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Why a row could not be changed.
@@ -128,7 +137,7 @@ pub struct Contended {
 /// let error = Column::new::<std::io::Error>("stock; DROP TABLE stock", "id", "amount").unwrap_err();
 /// assert!(matches!(error, RowError::BadName { .. }));
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError<E> {
     /// Others held the row longer than we may wait.
@@ -146,6 +155,18 @@ pub enum RowError<E> {
     /// The database said no.
     #[error(transparent)]
     Database(E),
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints. The database's own error is shown in its own way.
+impl<E: fmt::Debug> fmt::Debug for RowError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said: RowError<Infallible> = match self {
+            RowError::Database(it) => return fmt::Debug::fmt(it, f),
+            RowError::TimedOut { waited } => RowError::TimedOut { waited: *waited },
+            RowError::BadName { name } => RowError::BadName { name: name.clone() },
+        };
+        fmt::Display::fmt(&said, f)
+    }
 }
 
 /// A column of a table of yours that counts something, such as stock, and the column that names its rows.

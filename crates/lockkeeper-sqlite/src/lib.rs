@@ -167,7 +167,7 @@ impl Sqlite {
 }
 
 fn no_thread(why: impl fmt::Display) -> Trouble {
-    Trouble::permanent(format!("no thread can be had for the connection: {why}"))
+    Trouble::permanent(format!("no thread can be started for the connection: {why}"))
 }
 
 impl Backend for Sqlite {

@@ -1,5 +1,6 @@
 //! Errors, sorted by what the caller may do after them.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::id::TransactionId;
@@ -20,7 +21,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// }
 /// # assert!(!may_try_again(&lockkeeper_twophase::Participant::mysql("").unwrap_err()));
 /// ```
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Nothing happened at any participant. Try again if the reason may pass.
@@ -88,6 +89,13 @@ pub enum Error {
         /// What is wrong, and what would be right.
         what: String,
     },
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The result of what this crate does.

@@ -32,13 +32,19 @@ pub struct OnMysql;
 /// assert!(read("many").is_err());
 /// ```
 // Not a bare box, and not an error itself: `From` below would contradict that of the standard library.
-#[derive(Debug)]
 pub struct WorkError(pub(crate) BoxError);
 
 impl WorkError {
     /// An error in words of your own.
     pub fn new(what: impl Into<BoxError>) -> Self {
         WorkError(what.into())
+    }
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints.
+impl std::fmt::Debug for WorkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 

@@ -100,7 +100,7 @@ impl ZooKeeperOptions {
         Ok(options)
     }
 
-    /// The same, if it can be had.
+    /// The same, if it can be obtained.
     pub(crate) fn ready(self) -> Result<Self, Error> {
         self.check()?;
         if self.tls.is_some() && !cfg!(feature = "tls") {

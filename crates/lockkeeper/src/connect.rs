@@ -172,12 +172,14 @@ fn store(backend: impl Backend + Inspect + Clone) -> Store {
     Store { inspect: Arc::new(inspect), locker: Locker::builder(backend) }
 }
 
-/// One function per store, which says what is missing where its feature is off.
+/// One function per store, which says what is missing where its feature is off. `check` is done before it is opened: by those
+/// whose connections live on the caller's runtime.
 macro_rules! stores {
-    ($($name:ident $feature:literal: |$url:ident| $open:expr;)*) => {
+    ($($name:ident $feature:literal $($check:path)?: |$url:ident| $open:expr;)*) => {
         $(
             #[cfg(feature = $feature)]
             async fn $name($url: &str) -> Result<Store> {
+                $($check()?;)?
                 Ok(store($open))
             }
 
@@ -194,23 +196,23 @@ macro_rules! stores {
 }
 
 stores! {
-    etcd "etcd": |url| lockkeeper_etcd::Etcd::connect(url).await?;
-    redis "redis": |url| lockkeeper_redis::Redis::connect(url).await?;
-    mysql "mysql": |url| {
+    etcd "etcd" crate::runtime::check: |url| lockkeeper_etcd::Etcd::connect(url).await?;
+    redis "redis" crate::runtime::check: |url| lockkeeper_redis::Redis::connect(url).await?;
+    mysql "mysql" crate::runtime::check: |url| {
         let options = lockkeeper_sql::MysqlOptions::parse(url)?;
         if options.chosen_mode() == lockkeeper_sql::mysql::MysqlMode::Session {
             return Ok(store(lockkeeper_sql::MysqlSessions::with(options).await?));
         }
         lockkeeper_sql::Mysql::with(options).await?
     };
-    postgres "postgres": |url| {
+    postgres "postgres" crate::runtime::check: |url| {
         let options = lockkeeper_sql::PostgresOptions::parse(url)?;
         if options.chosen_mode() == lockkeeper_sql::postgres::PostgresMode::Session {
             return Ok(store(lockkeeper_sql::PostgresSessions::with(options).await?));
         }
         lockkeeper_sql::Postgres::with(options).await?
     };
-    redlock "redlock": |url| lockkeeper_redlock::Redlock::<lockkeeper_redis::Redis>::connect(url).await?;
+    redlock "redlock" crate::runtime::check: |url| lockkeeper_redlock::Redlock::<lockkeeper_redis::Redis>::connect(url).await?;
     sqlite "sqlite": |url| lockkeeper_sqlite::Sqlite::connect(url).await?;
     zookeeper "zookeeper": |url| lockkeeper_zookeeper::ZooKeeper::connect(url).await?;
 }

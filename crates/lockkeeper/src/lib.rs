@@ -94,6 +94,8 @@ mod connect;
 mod here;
 pub mod meters;
 mod process;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+mod runtime;
 #[cfg(feature = "test-util")]
 pub mod test;
 

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use lockkeeper_core::{Clock, Guard, Locker, Memory, Result};
+use lockkeeper_core::{Clock, Guard, Locker, Memory, MultiGuard, Result, SharedGuard};
 
 use crate::process;
 
@@ -109,8 +109,48 @@ pub fn paused() -> (Locker, Clock) {
     (Locker::builder(Memory::new(clock.clone())).clock(clock.clone()).build(), clock)
 }
 
+/// What [`lose`] takes away: a [`Guard`], a [`SharedGuard`], a [`MultiGuard`] with all that it holds, or what you wrap around one.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::test::{self, Losable};
+///
+/// struct Seat(lockkeeper::Guard);
+///
+/// impl Losable for Seat {
+///     fn lose_now(&self) {
+///         self.0.lose_now();
+///     }
+/// }
+///
+/// # let locker = lockkeeper::connect("memory:").await?;
+/// let seat = Seat(locker.lock("seat/7").await?);
+/// test::lose(&seat);
+/// assert!(!seat.0.is_valid());
+/// # Ok(())
+/// # }
+/// ```
+pub trait Losable {
+    /// Lose it now, as if somebody had broken it.
+    fn lose_now(&self);
+}
+
+macro_rules! losable {
+    ($($guard:ty),+) => {
+        $(impl Losable for $guard {
+            fn lose_now(&self) {
+                <$guard>::lose_now(self);
+            }
+        })+
+    };
+}
+
+losable!(Guard, SharedGuard, MultiGuard);
+
 /// Lose this lock now, as if somebody had broken it: its guard is not valid from here on, [`Guard::lost`] resolves,
-/// [`Guard::run`] stops its work, and another can have the lock.
+/// [`Guard::run`] stops its work, and another can have the lock. Readers of one process may share a place at the store, and lose
+/// it together.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -127,6 +167,19 @@ pub fn paused() -> (Locker, Clock) {
 /// # Ok(())
 /// # }
 /// ```
-pub fn lose(guard: &Guard) {
+///
+/// Whatever is [`Losable`] can be lost:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// # let locker = lockkeeper::connect("memory:").await?;
+/// let both = locker.lock_all(["accounts/3", "accounts/7"]).await?;
+/// lockkeeper::test::lose(&both);
+/// assert!(!both.is_valid());
+/// # Ok(())
+/// # }
+/// ```
+pub fn lose(guard: &impl Losable) {
     guard.lose_now();
 }

@@ -137,7 +137,7 @@ async fn permits_let_in_as_many_as_there_is_room_for() {
     assert_eq!(mail.all_of_it().unwrap(), 1);
     let error = mail.too_many().await.unwrap_err();
     assert!(
-        matches!(error, Error::Invalid { .. }) && error.to_string().contains("can never be had"),
+        matches!(error, Error::Invalid { .. }) && error.to_string().contains("can never be granted"),
         "{error}"
     );
 }

@@ -3,11 +3,13 @@
 #![cfg(all(feature = "macros", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::fmt::{Debug, Display};
 use std::future::{Future as _, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper::{Error, LostReason, Stage, locked, test};
+use lockkeeper::spi::Fault;
+use lockkeeper::{Error, Fence, FencedError, Key, LostReason, Owner, Stage, locked, test};
 
 #[locked("product:{id}", guard = lock)]
 async fn id_of(id: u64) -> Result<String, Error> {
@@ -65,9 +67,64 @@ fn an_error_that_main_returns_reads_as_a_sentence() {
         Error::Closed,
         lockkeeper::connect_blocking("teapot://h").unwrap_err(),
     ] {
-        assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(error.to_string().contains(' '), "{error}");
+        reads_as_a_sentence(&error);
     }
+    let (fence, seen) = (Fence::from_u64(7), Fence::from_u64(9));
+    let resource = Key::new("orders/42").unwrap();
+    reads_as_a_sentence(&FencedError::<std::io::Error>::Stale { resource, fence, seen });
+    reads_as_a_sentence(&FencedError::<std::io::Error>::TooLarge { fence });
+    reads_as_a_sentence(&Fault::transient("redis", "taking the lock", "the connection broke"));
+}
+
+/// `Debug` is what a `main` that returns an error prints.
+fn reads_as_a_sentence(error: &(impl Debug + Display)) {
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(error.to_string().contains(' '), "{error}");
+}
+
+#[tokio::test]
+async fn an_error_of_a_downgrade_that_main_returns_reads_as_a_sentence() {
+    let (locker, owner) = (lockkeeper::connect("memory:").await.unwrap(), Owner::new("import"));
+    let outer = locker.write("k").owner(&owner).await.unwrap();
+    let inner = locker.write("k").owner(&owner).await.unwrap();
+    reads_as_a_sentence(&outer.downgrade().await.unwrap_err());
+    drop(inner);
+}
+
+#[cfg(feature = "cache")]
+#[test]
+fn an_error_of_the_cache_that_main_returns_reads_as_a_sentence() {
+    use lockkeeper::cache::{CacheError, RebuildError};
+
+    reads_as_a_sentence(&RebuildError::<std::io::Error>::Lock(Error::Closed));
+    reads_as_a_sentence(&RebuildError::<std::io::Error>::Cache(CacheError::from("it is full")));
+    let loader = RebuildError::Loader(Error::Closed);
+    reads_as_a_sentence(&loader);
+    // Also of a loader whose error can only be debugged, as before.
+    assert_eq!(format!("{:?}", RebuildError::Loader(())), "the entry could not be loaded: ()");
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[tokio::test]
+async fn an_error_of_row_locks_that_main_returns_reads_as_a_sentence() {
+    use lockkeeper::sql::rowlock::{Attempts, Column, Retry, RowError};
+
+    reads_as_a_sentence(&Attempts::new(Retry::times(1)).lost().await.unwrap_err());
+    reads_as_a_sentence(
+        &Column::new::<std::io::Error>("stock; DROP TABLE stock", "id", "amount").unwrap_err(),
+    );
+    let waited = Duration::from_millis(1500);
+    reads_as_a_sentence(&RowError::<std::io::Error>::TimedOut { waited });
+}
+
+#[cfg(feature = "twophase")]
+#[test]
+fn an_error_of_a_transaction_that_main_returns_reads_as_a_sentence() {
+    use lockkeeper::twophase::{Participant, WorkError};
+
+    reads_as_a_sentence(&Participant::mysql("").unwrap_err());
+    reads_as_a_sentence(&WorkError::new("sold out"));
+    reads_as_a_sentence(&WorkError::from(Error::Closed));
 }
 
 #[tokio::test]
@@ -87,6 +144,39 @@ async fn a_lock_that_is_lost_now_stops_its_work_and_goes_to_the_next() {
     assert!(matches!(stopped, Err(Error::Lost { reason: LostReason::Taken, .. })), "{stopped:?}");
     assert!(guard.fence() < next.await.unwrap());
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test]
+async fn what_is_shared_is_lost_now_and_its_work_stops() {
+    let locker = lockkeeper::connect("memory:").await.unwrap();
+    let permit = locker.permits("mail", 2, 2).await.unwrap();
+    let stopped = permit.run(async {
+        test::lose(&permit);
+        std::future::pending::<()>().await;
+    });
+    let stopped = stopped.await;
+    assert!(matches!(stopped, Err(Error::Lost { reason: LostReason::Taken, .. })), "{stopped:?}");
+    assert!(locker.permits("mail", 2, 2).attempt().await.unwrap().is_some(), "both are free");
+    let reader = locker.read("prices").await.unwrap();
+    test::lose(&reader);
+    assert!(!reader.is_valid());
+    assert_eq!(reader.lost().await, LostReason::Taken);
+    assert!(locker.try_lock("prices").await.unwrap().is_some(), "who writes need not wait for it");
+}
+
+#[tokio::test]
+async fn several_locks_are_lost_now_together() {
+    let locker = lockkeeper::connect("memory:").await.unwrap();
+    let both = locker.lock_all(["from", "to"]).await.unwrap();
+    let stopped = both.run(async {
+        test::lose(&both);
+        std::future::pending::<()>().await;
+    });
+    let stopped = stopped.await;
+    assert!(matches!(stopped, Err(Error::Lost { reason: LostReason::Taken, .. })), "{stopped:?}");
+    assert!(locker.try_lock("from").await.unwrap().is_some());
+    assert!(locker.try_lock("to").await.unwrap().is_some());
+    assert!(matches!(both.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test]

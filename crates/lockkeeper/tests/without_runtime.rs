@@ -158,3 +158,62 @@ fn what_cannot_be_opened_is_an_error_and_no_panic() {
         assert!(matches!(error, Error::Invalid { .. }), "{url}: {error}");
     }
 }
+
+/// Runtimes that were built without `enable_all`, and what each lacks.
+fn crippled() -> [(&'static str, Runtime); 3] {
+    let builder = Builder::new_current_thread;
+    [
+        ("timers", builder().build().unwrap()),
+        ("timers", builder().enable_io().build().unwrap()),
+        ("input and output", builder().enable_time().build().unwrap()),
+    ]
+}
+
+/// In the words of the error, and not in a panic or in what looks like the end of a runtime.
+fn is_told_what_its_runtime_lacks(url: &str) {
+    for (lacks, runtime) in crippled() {
+        let error = runtime.block_on(lockkeeper::connect(url)).unwrap_err();
+        let told = format!("this tokio runtime was built without {lacks}; build it with `enable_all()`");
+        assert!(
+            matches!(error, Error::Invalid { .. }) && error.to_string().contains(&told),
+            "{url}: {error}"
+        );
+        // As the error says.
+        take_turns(&lockkeeper::connect_blocking(url).unwrap());
+    }
+}
+
+#[test]
+fn a_runtime_without_timers_or_connections_is_told_to_whoever_opens_a_store() {
+    let stage = stage();
+    let server = stage.block_on(servers::Redis::start(RedisOptions::default())).unwrap();
+    is_told_what_its_runtime_lacks(&server.url());
+    let server = stage.block_on(servers::Postgres::start(PostgresOptions::default())).unwrap();
+    is_told_what_its_runtime_lacks(&server.url());
+    let server = stage.block_on(servers::Etcd::start(EtcdOptions::default())).unwrap();
+    is_told_what_its_runtime_lacks(&format!("etcd://{}", server.address()));
+    // Whether anybody answers is not asked.
+    for url in
+        ["mysql://127.0.0.1:1/locks", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?restart_guard=off"]
+    {
+        let error = crippled()[0].1.block_on(lockkeeper::connect(url)).unwrap_err();
+        assert!(error.to_string().contains("built without timers"), "{url}: {error}");
+    }
+}
+
+#[test]
+fn stores_with_a_thread_of_their_own_work_in_a_runtime_without_timers_or_connections() {
+    let (stage, folder) = (stage(), tempfile::tempdir().unwrap());
+    let server = stage.block_on(servers::ZooKeeper::start(ZooKeeperOptions::default())).unwrap();
+    let file = format!("sqlite:{}", folder.path().join("locks.db").display());
+    for url in ["memory:", &file, &format!("zookeeper://{}", server.address())] {
+        for (_, runtime) in crippled() {
+            runtime.block_on(async {
+                let locker = lockkeeper::connect(url).await.unwrap();
+                let guard = locker.lock("k").wait_at_most(WAIT).await.unwrap();
+                assert!(locker.try_lock("k").await.unwrap().is_none());
+                guard.release().await.unwrap();
+            });
+        }
+    }
+}

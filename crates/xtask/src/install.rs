@@ -24,6 +24,9 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/share/java/netty-codec.jar"], "libnetty-java"),
     (&["/usr/bin/java"], "default-jre-headless"),
     (&["/usr/bin/promtool"], "prometheus"),
+    // Shells whose completion is tried.
+    (&["/usr/bin/zsh"], "zsh"),
+    (&["/usr/bin/fish"], "fish"),
     // Clients of `lockkeeper serve`.
     (&["/usr/bin/curl"], "curl"),
     (&["/usr/bin/python3"], "python3"),

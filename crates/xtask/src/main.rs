@@ -50,8 +50,9 @@ cargo xtask COMMAND
   tidy           check the habits of this house
   errors         write docs/guides/error-texts.md, the list of all texts of errors
   features       lint the library and the command with each feature alone, with all and with none
-  together       ask the registry whether the SQLite store resolves beside sqlx, diesel and others; build and run
-                 fenced writes through them, on SQLite and on MariaDB
+  together [WORD]
+                 ask the registry whether the SQLite store resolves beside sqlx, diesel and others; build and run
+                 fenced writes through them, on SQLite, PostgreSQL and MariaDB; or only those with a word in their names
   image          build the container image as `Containerfile` says, with docker or podman or by hand; run and measure it
   tutorial       the first ten minutes as written, everything built anew; fails if they take longer than ten minutes
   package        pack every public crate as a release would, and check what each says of itself
@@ -85,7 +86,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
         ["errors"] => errors::write(),
         ["features"] => features::check(),
-        ["together"] => together::check(),
+        ["together"] => together::check(None),
+        ["together", word] => together::check(Some(word)),
         ["image"] => image::make(),
         ["tutorial"] => tutorial(),
         ["package"] => publish::check(),

@@ -35,6 +35,8 @@ const ALONE: &[&str] =
     &["lockkeeper-sql: mysql_crowds", "lockkeeper-sql: postgres_crowds", "lockkeeper-sqlite: crowd"];
 /// No program takes a quarter of it, on a busy machine either. One that does not end would stop the whole command for ever.
 const ENDS_WITHIN: Duration = Duration::from_secs(20 * 60);
+/// How lines begin that are shown also if all is well: what a reader of the tutorial waits for.
+const FIGURES: &[&str] = &["the program was built in ", "the tutorial took "];
 /// Something that a test left behind may keep a pipe open; what matters was read long before.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
@@ -184,8 +186,7 @@ impl Program {
             ended.push((name, at - start));
         }
         let printed = String::from_utf8_lossy(&locked(&printed)).into_owned();
-        let result = printed.lines().rfind(|it| it.starts_with("test result: ")).unwrap_or("no result");
-        let shown = if status.success() { result } else { printed.trim_end() };
+        let shown = if status.success() { in_short(&printed) } else { printed.trim_end().to_owned() };
         shell::say(&format!("{}: {shown}", self.name));
         Ok(End { status, printed, total, tests: times::spans(&ended, threads()) })
     }
@@ -216,6 +217,16 @@ impl Watch {
         drop(self.ended);
         self.thread.join().unwrap_or(false)
     }
+}
+
+/// What is shown of a program that ended well: its figures, if it measured some, and the result.
+fn in_short(printed: &str) -> String {
+    // The harness may begin a line before the test goes on with it.
+    let figure = |line: &str| FIGURES.iter().find_map(|it| Some(line[line.find(it)?..].to_owned()));
+    let mut shown: Vec<String> = printed.lines().filter_map(figure).collect();
+    let result = printed.lines().rfind(|it| it.starts_with("test result: ")).unwrap_or("no result");
+    shown.push(result.to_owned());
+    shown.join("; ")
 }
 
 /// Keep what a program prints, and tell of every test that ended.
@@ -302,6 +313,17 @@ mod tests {
         let watch = unless_ended(child.id(), ENDS_WITHIN);
         assert!(child.wait().unwrap().success());
         assert!(!watch.is_so());
+    }
+
+    #[test]
+    fn what_a_program_measured_is_shown_also_if_all_is_well() {
+        let printed = "running 1 test\ntest a ... the program was built in 0.4 minutes\nthe tutorial took 0.6 minutes without \
+                       the reading\nok\n\ntest result: ok. 1 passed\n";
+        assert_eq!(
+            in_short(printed),
+            "the program was built in 0.4 minutes; the tutorial took 0.6 minutes without the reading; test result: ok. 1 passed"
+        );
+        assert_eq!(in_short("killed\n"), "no result");
     }
 
     #[test]

@@ -106,9 +106,10 @@ impl From<NotDowngraded> for Error {
     }
 }
 
+/// As `Display`, because that is what a `main` that returns an error prints.
 impl fmt::Debug for NotDowngraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NotDowngraded").field("error", &self.error).finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 

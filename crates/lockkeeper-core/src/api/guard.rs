@@ -74,16 +74,16 @@ impl Waited {
 ///
 /// let guard = Locker::new(Memory::default()).lock("orders/42").await?;
 /// let Timings { local, remote, .. } = guard.timings();
-/// println!("{local:?} in this process's line, {remote:?} in the store's");
+/// println!("{local:?} in this process's queue, {remote:?} in the store's");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timings {
-    /// In this process's line.
+    /// In this process's queue.
     pub local: Duration,
-    /// In the store's line, the trips to it included.
+    /// In the store's queue, the trips to it included.
     pub remote: Duration,
 }
 

@@ -14,6 +14,7 @@
 //!  election  one leader among many
 //!  latch     opens when so many have arrived
 //!  barrier   so many wait for each other
+//!  lose      what is shared, or several, lost at once: for tests
 //!  limits    what fits into a memo
 //!  refused   writes that a checker refused, told to observers
 //!  buckets   one resource over several locks
@@ -29,6 +30,8 @@ pub(crate) mod guard;
 pub(crate) mod latch;
 mod limits;
 pub(crate) mod locker;
+#[cfg(feature = "test-util")]
+mod lose;
 pub mod multi;
 pub(crate) mod once;
 mod recall;

@@ -201,7 +201,7 @@ impl MultiRequest {
         let mut all = BTreeMap::new();
         for Wish { name, load } in &self.wishes {
             let key = Key::new(name)?;
-            // Built only to be checked: nothing may be taken if one of them can never be had.
+            // Built only to be checked: nothing may be taken if one of them can never be granted.
             let request = self.request(key.clone(), *load);
             request.checked_key(&self.engine)?;
             merge(&mut all, &key, *load)?;
@@ -370,7 +370,7 @@ impl MultiGuard {
         self.parts.push((guard, load));
     }
 
-    fn guards(&self) -> impl DoubleEndedIterator<Item = &Guard> {
+    pub(crate) fn guards(&self) -> impl DoubleEndedIterator<Item = &Guard> {
         self.parts.iter().map(|it| &it.0)
     }
 

@@ -318,7 +318,7 @@ fn check_load(load: Load, profile: &Profile) -> Result<()> {
     }
     if capacity < weight {
         return Err(Error::invalid(format!(
-            "{weight} permits of {capacity} can never be had; ask for {capacity} at most, or allow more"
+            "{weight} permits of {capacity} can never be granted; ask for {capacity} at most, or allow more"
         )));
     }
     if profile.rooms == Rooms::MutexOnly {

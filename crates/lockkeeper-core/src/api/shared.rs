@@ -162,7 +162,7 @@ impl IntoFuture for SharedAttempt {
 /// ```
 #[derive(Debug)]
 #[must_use = "if unused, the share is given back at once"]
-pub struct SharedGuard(Guard);
+pub struct SharedGuard(pub(crate) Guard);
 
 impl SharedGuard {
     /// The share of one who wrote before.

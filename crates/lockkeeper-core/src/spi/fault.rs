@@ -20,7 +20,7 @@ pub type Result<T> = std::result::Result<T, Fault>;
 /// let fault = Fault::permanent("redis", "connecting", "wrong password");
 /// assert_eq!(fault.kind, FaultKind::Permanent);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Fault {
     /// Which backend.
@@ -83,6 +83,13 @@ impl Fault {
     /// Whether trying again can help.
     pub fn is_transient(&self) -> bool {
         self.kind == FaultKind::Transient
+    }
+}
+
+/// As `Display`, because that is what a `main` that returns an error prints.
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

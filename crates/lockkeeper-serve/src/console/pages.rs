@@ -142,7 +142,7 @@ pub(crate) async fn overview(Of(state): Of<Arc<State>>) -> Response {
             oldest.map(|it| link(it.name)).unwrap_or_default(),
         ),
         (
-            "Longest line",
+            "Longest queue",
             longest.map_or_else(none, |it| format!("<b>{}</b>", it.1)),
             longest.map(|it| link(it.0)).unwrap_or_default(),
         ),
@@ -367,10 +367,10 @@ fn holders(state: &State, lock: &Lock) -> String {
 
 fn line(lock: &Lock) -> String {
     if lock.waiters.is_empty() {
-        return "<h2>Line</h2><p class=\"empty\">Nobody waits.</p>".into();
+        return "<h2>Queue</h2><p class=\"empty\">Nobody waits.</p>".into();
     }
     let mut out = format!(
-        "<h2>Line</h2><p class=\"quiet\">{} waiting, first in line first</p><ol class=\"line\">",
+        "<h2>Queue</h2><p class=\"quiet\">{} waiting, first in line first</p><ol class=\"line\">",
         lock.waiters.len()
     );
     for it in lock.waiters.iter().take(ROWS_MAX) {

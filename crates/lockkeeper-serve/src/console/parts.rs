@@ -65,7 +65,7 @@ pub(super) fn page(state: &State, title: &str, here: &str, still: &str, live: &s
     let pages = [
         ("/", "Overview"),
         ("/locks", "Locks"),
-        ("/rooms", "Roles and rooms"),
+        ("/rooms", "Roles and shared locks"),
         ("/hot", "Hot names"),
         ("/two-phase", "Two-phase"),
         ("/doctor", "Doctor"),

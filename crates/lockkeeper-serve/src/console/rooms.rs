@@ -18,7 +18,7 @@ pub(crate) async fn rooms(Of(state): Of<Arc<State>>) -> Response {
     let seen = state.watch.look().await;
     let roles = state.watch.roles(&state.locker, &seen).await;
     let live = trouble(&seen) + &leaders(&roles) + &counted(&seen.locks) + &shared(&seen.locks);
-    page(&state, "Roles and rooms", "/rooms", "", &live)
+    page(&state, "Roles and shared locks", "/rooms", "", &live)
 }
 
 fn link(name: &str) -> String {

@@ -143,7 +143,7 @@ impl MysqlOptions {
         Ok(MysqlOptions { opts: opts.into(), common, connect_timeout, mode, waiting_max, tls })
     }
 
-    /// The same, if it can be had, with all that was chosen about TLS said to the driver.
+    /// The same, if it can be obtained, with all that was chosen about TLS said to the driver.
     pub(crate) fn ready(self) -> Result<Self, Error> {
         if self.tls.is_some() && !cfg!(feature = "tls") {
             return Err(Tls::lacking(super::NAME, "lockkeeper-sql"));

@@ -186,7 +186,7 @@ impl PostgresOptions {
         Ok(())
     }
 
-    /// The same, if it can be had, with all that was chosen said to the driver.
+    /// The same, if it can be obtained, with all that was chosen said to the driver.
     pub(crate) fn ready(mut self) -> Result<Self, Error> {
         self.check()?;
         if self.tls.is_some() && !cfg!(feature = "tls") {

@@ -120,14 +120,14 @@ pub fn permits(text: &str) -> Result<Load> {
         )));
     };
     if of == 0 {
-        return Err(Error::invalid("of 0 permits none can be had; allow at least 1"));
+        return Err(Error::invalid("of 0 permits none can be granted; allow at least 1"));
     }
     if count == 0 {
         return Err(Error::invalid("0 permits are nothing to hold; ask for at least 1"));
     }
     if of < count {
         return Err(Error::invalid(format!(
-            "{count} permits of {of} can never be had; ask for {of} at most, or allow more"
+            "{count} permits of {of} can never be granted; ask for {of} at most, or allow more"
         )));
     }
     Ok(Load::new(count, of))
@@ -191,9 +191,9 @@ mod tests {
         }
         for (text, said) in [
             ("0/5", "nothing to hold"),
-            ("2/0", "none can be had"),
-            ("0/0", "none can be had"),
-            ("6/5", "can never be had"),
+            ("2/0", "none can be granted"),
+            ("0/0", "none can be granted"),
+            ("6/5", "can never be granted"),
             ("x", "how many of how many"),
             ("5", "how many of how many"),
             ("-1/5", "how many of how many"),

@@ -85,12 +85,12 @@ pub const ACQUIRE: Meter = Meter::new(
 )
 .seconds()
 .classed();
-/// How long callers that got the lock had stood in each line.
+/// How long callers that got the lock had stood in each queue.
 pub const WAIT: Meter = Meter::new(
     Histogram,
     "lockkeeper.wait.duration",
     &["tier"],
-    "How long callers that got the lock had stood in this process's line (local) and at the store (remote).",
+    "How long callers that got the lock had stood in this process's queue (local) and at the store (remote).",
 )
 .seconds();
 /// How long locks were held.

@@ -1,5 +1,5 @@
 //! What a guide shows of a program stands in that program, which is compiled and tested; and all of it is shown, so that
-//! who reads the page can build it.
+//! who reads the page can build it. Pieces of other guides stand in a test.
 
 use std::fs;
 use std::path::Path;
@@ -13,6 +13,20 @@ const SHOWN: &[(&str, &str)] = &[
     ("docs/guides/without-async.md", "examples/plain-threads"),
 ];
 
+/// The code of these stands here, between what makes it a program.
+const PIECES: &str = "crates/lockkeeper/tests/guides.rs";
+const IN_PIECES: &[&str] = &[
+    "docs/guides/cache-rebuild.md",
+    "docs/guides/choose-a-primitive.md",
+    "docs/guides/leader-election.md",
+    "docs/guides/library.md",
+    "docs/guides/several-locks.md",
+    "docs/guides/shared-locks.md",
+    "docs/guides/splitting-hot-locks.md",
+    "docs/guides/testing.md",
+    "docs/guides/warm-locks.md",
+];
+
 pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
     for (page, program) in SHOWN {
         let text = fs::read_to_string(root.join(page)).unwrap_or_default();
@@ -22,6 +36,10 @@ pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
         compare(page, &text, program, &sources, complaints);
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
         whole(page, &text, &sources, &manifest, complaints);
+    }
+    let sources = fs::read_to_string(root.join(PIECES)).unwrap_or_default();
+    for page in IN_PIECES {
+        compare(page, &fs::read_to_string(root.join(page)).unwrap_or_default(), PIECES, &sources, complaints);
     }
 }
 

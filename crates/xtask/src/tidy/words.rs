@@ -22,7 +22,15 @@ const UNPLAIN: &[(&str, &str)] = &[
     ("longer than nothing", "greater than 0"),
     ("more than nothing", "greater than 0"),
     ("a span such as", "a duration such as"),
-    ("cannot be had", "cannot be obtained"),
+    ("be had", "be granted, or be obtained"),
+    ("| rooms |", "shared locks, permits"),
+    ("verbs fail", "requests fail"),
+    // `docs/concepts/glossary.md` has both words; people search for this one.
+    ("process's line", "process's queue"),
+    ("store's line", "store's queue"),
+    ("the line until", "the queue until"),
+    ("leaves the line", "leaves the queue"),
+    ("told that the lock is lost", "notified that the lock is lost"),
     (" dear ", "expensive"),
     (" bears ", "tolerates"),
     (" heed ", "plain words for what it does"),
@@ -37,6 +45,8 @@ const PLAIN: &[&str] = &[
     "crates/lockkeeper/src/",
     "crates/lockkeeper-cache/src/",
     "crates/lockkeeper-core/src/api/",
+    "crates/lockkeeper-core/src/error.rs",
+    "crates/lockkeeper-core/src/observe.rs",
     "crates/lockkeeper-core/src/kit/settings.rs",
     "crates/lockkeeper-etcd/src/options.rs",
     "crates/lockkeeper-macros/src/",
@@ -118,6 +128,8 @@ mod tests {
         assert_eq!(complaints("README.md", text), 2);
         assert_eq!(complaints("crates/lockkeeper-redis/src/options.rs", text), 2);
         assert_eq!(complaints("docs/decisions/0001-a.md", text), 0);
+        let text = "5 can never be had.\n| rooms | any |\n2 ahead in the store's line\nThe command line.\n";
+        assert_eq!(complaints("docs/guides/a.md", text), 3);
     }
 
     #[test]

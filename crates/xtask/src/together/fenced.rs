@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 
 const GUIDE: &str = "docs/guides/fenced-writes.md";
-const STATEMENT: &str = "### SQLite, a writer";
-const TWO_STATEMENTS: &str = "### MySQL and MariaDB, a writer";
+const SQLITE: &str = "### SQLite, a writer";
+const POSTGRES: &str = "### PostgreSQL, a writer";
+/// Two statements.
+const MYSQL: &str = "### MySQL and MariaDB, a writer";
 
 /// A program of its own.
 pub(crate) struct Program {
@@ -64,6 +66,55 @@ async fn main() -> Result<(), Failure> {
 "#;
 
 /// Each of these begins with a server of its own.
+const SQLX_ON_POSTGRES: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let server = lockkeeper_servers::Postgres::start(Default::default()).await?;
+    let pool = sqlx::postgres::PgPool::connect(&server.url()).await?;
+    let table = lockkeeper::sql::postgres::PostgresFences::new("public")?.ddl();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(table)).execute(&pool).await?;
+    for (fence, good) in fences(&file)? {
+        let mut tx = pool.begin().await?;
+        assert_eq!(check(&mut tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
+const DIESEL_ON_POSTGRES: &str = r#"
+fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(lockkeeper_servers::Postgres::start(Default::default()))?;
+    let mut connection = PgConnection::establish(&server.url())?;
+    let table = lockkeeper::sql::postgres::PostgresFences::new("public")?.ddl();
+    diesel::connection::SimpleConnection::batch_execute(&mut connection, &table)?;
+    for (fence, good) in fences(&file)? {
+        connection.transaction(|tx| -> Result<(), Failure> {
+            assert_eq!(check(tx, NAME, fence)?, good);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+"#;
+const SEA_ON_POSTGRES: &str = r#"
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let file = std::env::args().nth(1).ok_or("no file")?;
+    let server = lockkeeper_servers::Postgres::start(Default::default()).await?;
+    let database = Database::connect(server.url()).await?;
+    let table = lockkeeper::sql::postgres::PostgresFences::new("public")?.ddl();
+    database.execute_unprepared(&table).await?;
+    for (fence, good) in fences(&file)? {
+        let tx = database.begin().await?;
+        assert_eq!(check(&tx, NAME, fence).await?, good);
+        tx.commit().await?;
+    }
+    Ok(())
+}
+"#;
 const SQLX_ON_MYSQL: &str = r#"
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
@@ -143,6 +194,29 @@ const KINDS: &[Kind] = &[
 ];
 
 /// The same on a server.
+const ON_POSTGRES: &[Kind] = &[
+    (
+        "sqlx 0.9 on PostgreSQL",
+        "### By sqlx, on PostgreSQL",
+        "sqlx = { version = \"0.9\", default-features = false, features = [\"postgres\", \"runtime-tokio\"] }\n",
+        "",
+        SQLX_ON_POSTGRES,
+    ),
+    (
+        "diesel 2 on PostgreSQL",
+        "### By diesel, on PostgreSQL",
+        "diesel = { version = \"2\", default-features = false, features = [\"postgres\"] }\n",
+        "use diesel::prelude::*;\nuse diesel::sql_types::{BigInt, Text};\n",
+        DIESEL_ON_POSTGRES,
+    ),
+    (
+        "sea-orm 1 on PostgreSQL",
+        "### By sea-orm, on PostgreSQL",
+        "sea-orm = { version = \"1\", default-features = false, features = [\"runtime-tokio\", \"sqlx-postgres\"] }\n",
+        "use sea_orm::{\n    ConnectionTrait, Database, DatabaseTransaction, DbBackend, Statement, TransactionTrait,\n};\n",
+        SEA_ON_POSTGRES,
+    ),
+];
 const ON_MYSQL: &[Kind] = &[
     (
         "sqlx 0.9 on MariaDB",
@@ -194,20 +268,26 @@ pub(crate) fn programs(root: &Path) -> Result<Vec<Program>, String> {
     let page = fs::read_to_string(root.join(GUIDE)).map_err(|it| format!("{GUIDE}: {it}"))?;
     let block =
         |heading: &str| block(&page, heading).ok_or_else(|| format!("{GUIDE}: no code under `{heading}`"));
-    let statement = format!("const FENCE: &str = r\"{}\";\n", block(STATEMENT)?);
-    let two = block(TWO_STATEMENTS)?.split_once(";\n");
-    let (raise, seen) = two.ok_or_else(|| format!("{GUIDE}: not two statements under `{TWO_STATEMENTS}`"))?;
+    let one = |heading| block(heading).map(|it| format!("const FENCE: &str = r\"{it}\";\n"));
+    let two = block(MYSQL)?.split_once(";\n");
+    let (raise, seen) = two.ok_or_else(|| format!("{GUIDE}: not two statements under `{MYSQL}`"))?;
     let two = format!("const RAISE: &str = r\"{raise}\";\nconst SEEN: &str = r\"{seen}\";\n");
     let servers = root.join("crates/lockkeeper-servers");
     let servers = format!("lockkeeper-servers = {{ path = \"{}\" }}\n", servers.display());
-    let program = |(name, heading, needs, uses, main): &Kind, statements: &str, more: &str| {
-        let function = block(heading)?;
-        let code = format!("use lockkeeper::Fence;\n{uses}\n{statements}{FENCES}\n{function}{main}");
-        let features = if more.is_empty() { "\"sqlite\"" } else { "\"mysql\", \"sqlite\"" };
-        Ok(Program { name, features, dependencies: format!("{TOKIO}{more}{needs}"), code })
-    };
-    let files = KINDS.iter().map(|it| program(it, &statement, ""));
-    files.chain(ON_MYSQL.iter().map(|it| program(it, &two, &servers))).collect()
+    let grounds = [
+        (KINDS, one(SQLITE)?, "\"sqlite\"", ""),
+        (ON_POSTGRES, one(POSTGRES)?, "\"postgres\", \"sqlite\"", &servers),
+        (ON_MYSQL, two, "\"mysql\", \"sqlite\"", &servers),
+    ];
+    let mut programs = Vec::new();
+    for (kinds, statements, features, more) in grounds {
+        for (name, heading, needs, uses, main) in kinds {
+            let function = block(heading)?;
+            let code = format!("use lockkeeper::Fence;\n{uses}\n{statements}{FENCES}\n{function}{main}");
+            programs.push(Program { name, features, dependencies: format!("{TOKIO}{more}{needs}"), code });
+        }
+    }
+    Ok(programs)
 }
 
 /// The first code below a heading.
