@@ -200,7 +200,7 @@ async fn whoever_waits_for_an_instant_is_out_of_time_and_a_store_that_serves_oth
         process.passes(SECOND / 2, &mut [&mut first, &mut second]);
         let mut other: Waiting = Box::pin(process.locker.lock("quick"));
         assert!(poll(&mut other).is_ready());
-        process.passes(SECOND / 2 - Duration::from_millis(10), &mut [&mut first, &mut second]);
+        process.passes(Duration::from_millis(490), &mut [&mut first, &mut second]);
     }
     process.clock.advance_by(SECOND);
     let told = error(&mut second);

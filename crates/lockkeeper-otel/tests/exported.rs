@@ -217,7 +217,8 @@ fn classes_of(exported: &Exported) -> std::collections::BTreeSet<String> {
     let mut classes = std::collections::BTreeSet::new();
     for metric in scopes {
         if let AggregatedMetrics::F64(MetricData::Histogram(it)) = metric.data() {
-            let attributes = it.data_points().flat_map(|it| it.attributes());
+            let attributes =
+                it.data_points().flat_map(opentelemetry_sdk::metrics::data::HistogramDataPoint::attributes);
             let found = attributes.filter(|it| it.key.as_str() == "class").map(|it| it.value.to_string());
             classes.extend(found);
         }

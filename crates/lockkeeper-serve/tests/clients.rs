@@ -94,6 +94,7 @@ async fn holds_and_lets_go(command: &[&str]) {
 }
 
 /// Long before its ttl could have ended, as a hang guard sees to; how long it really took is told.
+#[expect(clippy::print_stderr, reason = "a figure for whoever runs the test")]
 async fn is_soon_free(server: &Server, command: &[&str]) {
     let (clock, dead) = (Clock::boot(), Clock::boot().now());
     server.is_free("orders%2F42").await;

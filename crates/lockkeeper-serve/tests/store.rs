@@ -42,9 +42,9 @@ async fn everybody_in_line_is_told_that_the_store_is_away() {
         let server = Server::with(&redis.url(), |it| it.outage_max(common::HANG), Serve::allow_locks).await;
         let (held, _) = server.lock("warm-up?ttl=60s").await;
         if stands_still {
-            redis.pause().unwrap()
+            redis.pause().unwrap();
         } else {
-            redis.kill().unwrap()
+            redis.kill().unwrap();
         }
         let ask = || server.ask("POST", "/v1/locks/x?wait=3s");
         let told: [(u16, Value); 3] = tokio::join!(ask(), ask(), ask()).into();

@@ -97,7 +97,6 @@ const MARIADB: Entry = Entry {
     ],
     torture: &["mariadb", "mariadb-session"],
     differs: "a full table space ends the server itself, see [its page](backends/mysql.md)",
-    ..MYSQL
 };
 
 const ENTRIES: &[Entry] = &[

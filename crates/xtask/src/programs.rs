@@ -173,9 +173,9 @@ impl Program {
             thread::spawn(move || keep(pipe, &printed, &sender));
         }
         drop(sender);
-        let hung = unless_ended(child.id(), ENDS_WITHIN);
+        let watch = unless_ended(child.id(), ENDS_WITHIN);
         let status = child.wait().map_err(|it| it.to_string())?;
-        if hung.is_so() {
+        if watch.killed_it() {
             let words =
                 format!("\nIt did not end within {} minutes, and was killed.\n", ENDS_WITHIN.as_secs() / 60);
             locked(&printed).extend(words.as_bytes());
@@ -213,7 +213,7 @@ fn unless_ended(pid: u32, within: Duration) -> Watch {
 
 impl Watch {
     /// It has ended. Whether it had to be killed.
-    fn is_so(self) -> bool {
+    fn killed_it(self) -> bool {
         drop(self.ended);
         self.thread.join().unwrap_or(false)
     }
@@ -308,11 +308,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let watch = unless_ended(child.id(), Duration::from_millis(1));
         assert!(!child.wait().unwrap().success());
-        assert!(watch.is_so());
+        assert!(watch.killed_it());
         let mut child = Command::new("true").spawn().unwrap();
         let watch = unless_ended(child.id(), ENDS_WITHIN);
         assert!(child.wait().unwrap().success());
-        assert!(!watch.is_so());
+        assert!(!watch.killed_it());
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl ServerLock {
     /// One bare trip: a read of a key that is not there.
     pub(crate) async fn trip(&self) -> Answer<()> {
         let key = wire::RangeRequest { key: Bytes::from_static(b"bare"), ..wire::RangeRequest::default() };
-        KvClient::new(self.0.clone()).range(key).await?;
+        KvClient::new(self.channel.clone()).range(key).await?;
         Ok(())
     }
 }

@@ -53,8 +53,8 @@ fn workspace(names: &[&str], version: &str) -> String {
 
 /// How the lints compile: with another profile nothing that they have checked could be used again.
 fn profile(manifest: &str) -> String {
-    let of_dev = manifest.split("\n[").filter(|it| it.starts_with("profile.dev]"));
-    of_dev.map(|it| format!("\n[{it}\n")).collect()
+    let of_dev = manifest.split("\n[").find(|it| it.starts_with("profile.dev]"));
+    of_dev.map(|it| format!("\n[{it}\n")).unwrap_or_default()
 }
 
 #[cfg(test)]
