@@ -194,11 +194,15 @@ impl RedisPlace {
         let newcomer = (!self.waiting && !lift).then_some(self.ttl_ms);
         let begun = self.store.now();
         let asked = self.store.turn(&desk, &self.errand(TAKING), newcomer, &call).await;
-        // An ask that was sent twice may have been served the first time, and what was given after that may be over: the
-        // message would name this very ask.
-        self.asked_at = if asked.in_doubt { begun } else { asked.sent_at };
-        self.doubt |= asked.in_doubt;
+        self.asked(begun, asked.in_doubt, asked.sent_at);
         self.read(asked.answer?, asked.sent_at)
+    }
+
+    /// From when a message counts that names the ask which was begun then, and answered when it was sent at `sent_at`. If it
+    /// was sent twice, it may have been served the first time, and what was given after that may be over by now.
+    fn asked(&mut self, begun: Moment, in_doubt: bool, sent_at: Moment) {
+        self.asked_at = if in_doubt { begun } else { sent_at };
+        self.doubt |= in_doubt;
     }
 
     fn read(&mut self, answer: Value, sent_at: Moment) -> Result<Turn> {
@@ -469,6 +473,21 @@ mod tests {
 
     /// What the allocator hands out quickly, on the systems we know.
     const QUICK: usize = 1024;
+
+    /// A process that stands still asks twice by one number, before and after; it was made holder meanwhile.
+    #[test]
+    fn no_message_is_believed_that_may_follow_the_first_of_two_sendings() {
+        let store = Store::new(RedisOptions::parse("redis://localhost").unwrap()).unwrap();
+        let claim = Claim::new(Key::new("k").unwrap(), Duration::from_secs(2)).unwrap();
+        let (mut place, begun) = (RedisPlace::new(store, claim), Moment::from_nanos(1));
+        let [again, now] = [4000, 4500].map(|it| begun.after(Duration::from_millis(it)));
+        (place.asks, place.waiting) = (1, true);
+        let word = || Word { counter: 7, ask: 1, wanted: false };
+        place.asked(begun, true, again);
+        assert_eq!(place.believe(word(), now), None, "the lock may be another's by now");
+        place.asked(again, false, again);
+        assert_eq!(place.believe(word(), now).unwrap().valid_for, Duration::from_millis(1500));
+    }
 
     #[test]
     fn what_a_crowd_does_for_each_lock_takes_little_memory() {
