@@ -198,8 +198,7 @@ impl RedisPlace {
         self.read(asked.answer?, asked.sent_at)
     }
 
-    /// From when a message counts that names the ask which was begun then, and answered when it was sent at `sent_at`. If it
-    /// was sent twice, it may have been served the first time, and what was given after that may be over by now.
+    /// From when a message counts that names this ask. One that was sent twice may have been served the first time.
     fn asked(&mut self, begun: Moment, in_doubt: bool, sent_at: Moment) {
         self.asked_at = if in_doubt { begun } else { sent_at };
         self.doubt |= in_doubt;
@@ -484,7 +483,7 @@ mod tests {
         (place.asks, place.waiting) = (1, true);
         let word = || Word { counter: 7, ask: 1, wanted: false };
         place.asked(begun, true, again);
-        assert_eq!(place.believe(word(), now), None, "the lock may be another's by now");
+        assert!(place.believe(word(), now).is_none(), "the lock may be another's by now");
         place.asked(again, false, again);
         assert_eq!(place.believe(word(), now).unwrap().valid_for, Duration::from_millis(1500));
     }
