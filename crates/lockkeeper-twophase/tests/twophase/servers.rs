@@ -153,7 +153,7 @@ async fn a_branch_that_somebody_ended_by_hand_is_reported_as_damage() {
     site.postgres.sql(&format!("ROLLBACK PREPARED '{id}:0.orders'")).await.unwrap();
     worker.go_on(&bank);
     let (_worker, told) = worker.hear("told ").await;
-    assert!(told.starts_with("Damaged") && told.contains("orders was rolled back"), "{told}");
+    assert!(told.contains("is damaged: orders was rolled back"), "{told}");
 }
 
 /// The log takes no damage at that moment: the caller hears of it all the same, and it is noted later.
