@@ -187,7 +187,9 @@ pub(crate) async fn a_beat_counts_from_when_it_was_sent<S: Sessions>() {
     let store = open::<S>(&url).await;
     let mut place = store.enter(Claim::new(Key::new("orders/42").unwrap(), LONG).unwrap());
     assert!(matches!(place.turn().await.unwrap(), Turn::Held(_)));
-    // Once before, so that what is prepared is prepared, and the next time there is nothing but the beat.
+    // Once before, so that what is prepared is prepared, and the next time there is nothing but the beat. Not at once:
+    // the session has just begun, which would serve this renewal, too.
+    clock.sleep(Duration::from_millis(100)).await;
     place.renew().await.unwrap();
     loop {
         // A beat that was sent a moment ago would serve this renewal, too.
