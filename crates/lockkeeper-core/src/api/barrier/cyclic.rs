@@ -112,9 +112,9 @@ impl Barrier {
     /// Dropping the future breaks the round.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name, for no parties or too many, for a number of parties other than that for which others gather, and if
-    /// another came under our name. [`Error::Unavailable`]: then the round is broken, as soon as the store can be told or our
-    /// ttl has passed. [`Error::Unsupported`] on a store that keeps nothing but locks. A broken round is no error: see
+    /// [`Error::Invalid`](crate::Error::Invalid) for a bad name, for no parties or too many, for a number of parties other than that for which others gather, and if
+    /// another came under our name. [`Error::Unavailable`](crate::Error::Unavailable): then the round is broken, as soon as the store can be told or our
+    /// ttl has passed. [`Error::Unsupported`](crate::Error::Unsupported) on a store that keeps nothing but locks. A broken round is no error: see
     /// [`Meeting::verdict`].
     pub async fn wait(&self, party: impl AsRef<str>) -> Result<Meeting> {
         self.meet(party.as_ref(), Moment::NEVER).await.map(|it| it.0)
