@@ -229,3 +229,43 @@ async fn what_is_done_with_a_lock_may_be_a_task_of_its_own_and_the_lock_is_given
     assert!(matches!(lost, Err(Error::Lost { reason: LostReason::MaxHold, .. })), "{lost:?}");
     assert!(locker.try_lock("k").await.unwrap().is_some(), "given back, though lost");
 }
+
+#[test]
+fn a_thread_without_a_runtime_works_under_a_lock_and_gives_it_back() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let fences = [(); 2].map(|()| {
+        here.with_blocking("k", |guard| {
+            assert!(there.try_lock("k").blocking().unwrap().is_none(), "it is held meanwhile");
+            guard.fence()
+        })
+    });
+    let [one, other] = fences.map(Result::unwrap);
+    assert!(one < other);
+    assert!(there.try_lock("k").blocking().unwrap().is_some(), "it was given back");
+    // What comes after a loss is no result, and the next is not kept waiting.
+    let lost = here.lock("k").max_hold(Duration::from_millis(1)).with_blocking(|guard| {
+        while guard.is_valid() {
+            std::thread::yield_now();
+        }
+        42
+    });
+    assert!(matches!(lost, Err(Error::Lost { reason: LostReason::MaxHold, .. })), "{lost:?}");
+    let panics = || here.with_blocking("k", |guard| assert!(!guard.is_valid(), "as it was told"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    there.lock("k").wait_at_most(HANG).blocking().unwrap().release_blocking().unwrap();
+}
+
+#[test]
+fn a_thread_without_a_runtime_shuts_down() {
+    let store = Memory::default();
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
+    let guard = here.lock("k").blocking().unwrap();
+    here.shutdown_blocking(HANG).unwrap();
+    assert!(!guard.is_valid(), "what is held is taken back");
+    assert!(matches!(here.lock("k").blocking(), Err(Error::Closed)));
+    assert!(there.try_lock("k").blocking().unwrap().is_some(), "and the store has it when this returns");
+    here.shutdown_blocking(Duration::ZERO).unwrap();
+    // One that nobody has used has no thread of its own yet.
+    Locker::new(Memory::default()).shutdown_blocking(HANG).unwrap();
+}

@@ -61,7 +61,7 @@ impl Grants {
     }
 
     /// The counter of a claim that was let in with this number in line.
-    pub(crate) fn recall(&self, id: ClaimId, own: i64) -> Option<u64> {
+    pub(crate) fn remembered(&self, id: ClaimId, own: i64) -> Option<u64> {
         locked(&self.0).get(&id).filter(|it| it.own == own).map(|it| it.counter)
     }
 

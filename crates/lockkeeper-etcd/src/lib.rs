@@ -11,6 +11,7 @@
 //! minority of the named nodes may be silent, and fences grow also when a snapshot is restored. Building needs no protocol compiler. See `docs/backends/etcd.md` for what it promises and under which settings.
 //!
 //! No type of the client crates is part of this interface; they may change in any release.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admin;
 mod beat;

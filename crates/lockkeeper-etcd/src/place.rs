@@ -261,7 +261,7 @@ impl EtcdPlace {
             } else if own.lease == lease.id {
                 self.revision = Some(own.create_revision);
                 // Another place of this process may have been told of this very grant.
-                self.counter = self.store.grants.recall(self.claim.id, own.create_revision);
+                self.counter = self.store.grants.remembered(self.claim.id, own.create_revision);
             }
             // Under another lease it is what a lost one left behind; it goes with it.
             return Ok(None);

@@ -32,6 +32,9 @@
 //! The caller's span is the one in OpenTelemetry's current context when the request is polled. Metrics are those of
 //! [`METERS`](lockkeeper::meters::METERS), without keys; spans have the key as `lockkeeper.key` unless
 //! [`without_keys`](ToOtel::without_keys) is said.
+//!
+//! [`ToOtel::with`] takes a meter and a tracer of yours, so `opentelemetry` is part of this interface and re-exported. When it
+//! makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod instruments;
@@ -47,6 +50,8 @@ use opentelemetry::KeyValue;
 use opentelemetry::global::{self, BoxedTracer};
 use opentelemetry::metrics::Meter;
 use opentelemetry::trace::Tracer;
+
+pub use opentelemetry;
 
 use instruments::Instruments;
 use spans::Spans;

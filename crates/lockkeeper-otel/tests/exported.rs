@@ -249,3 +249,12 @@ async fn classes_are_opt_in_and_have_a_cap() {
     assert_eq!(classes.len(), lockkeeper::meters::CLASSES_MAX + 2);
     assert!(classes.contains("other"), "{classes:?}");
 }
+
+/// As docs/guides/monitoring.md shows it.
+#[rustfmt::skip]
+#[expect(dead_code, reason = "there is no such server; that it compiles is what is tested")]
+async fn of_the_guide() -> lockkeeper::Result<()> {
+    // Install your OpenTelemetry providers first.
+    let locker = lockkeeper::open("redis://db-1").await?.locker.observer(lockkeeper_otel::ToOtel::global()).build();
+    locker.lock("k").await?.release().await
+}

@@ -12,6 +12,7 @@
 //!
 //! [`RedisFences`] speaks to connections of yours, so [`redis`] is part of this interface and re-exported. When it makes a
 //! breaking release, the next minor release of this crate (0.x) follows, never a patch.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admin;
 mod bulk;

@@ -24,6 +24,9 @@
 //! ```
 //!
 //! The HTTP API is told in `docs/guides/serve.md` and, for programs, by `GET /openapi.json`.
+//!
+//! [`Serve::router`] gives a router to mount in a server of yours, so `axum` is part of this interface and re-exported. When it
+//! makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod answer;
@@ -46,6 +49,7 @@ mod tokens;
 mod view;
 mod watch;
 
+pub use axum;
 pub use doubt::{InDoubt, InDoubts};
 pub use hot::HotNames;
 pub use listen::{Listen, Listener, worker_threads};

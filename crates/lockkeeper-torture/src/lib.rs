@@ -27,7 +27,7 @@ mod history;
 mod how;
 mod keys;
 mod log;
-mod pace;
+mod rhythm;
 mod user;
 mod verdict;
 mod witness;

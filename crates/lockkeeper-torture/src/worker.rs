@@ -20,7 +20,7 @@ use crate::grip::Grip;
 use crate::how::How;
 use crate::keys::{self, Kind};
 use crate::log::Log;
-use crate::pace::{Crowd, Pace};
+use crate::rhythm::{Crowd, Rhythm};
 
 /// The hidden first argument that makes a program a worker.
 pub(crate) const WORKER: &str = "__torture_worker";
@@ -152,7 +152,7 @@ async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(),
             calls: Calls::to(&job.witness, &job.name).await?,
             dice: dice.fork(),
             how: how.clone(),
-            pace: Pace::new(job.ttl, job.gentle),
+            pace: Rhythm::new(job.ttl, job.gentle),
             prefix: job.prefix.clone(),
             place: (job.place, job.of),
             ttl: job.ttl,
@@ -189,7 +189,7 @@ struct Task {
     calls: Calls,
     dice: Dice,
     how: How,
-    pace: Pace,
+    pace: Rhythm,
     prefix: String,
     place: (usize, usize),
     ttl: Duration,
@@ -283,7 +283,7 @@ impl Task {
         let writes = held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits);
         self.hold(id, grip, crowd, writes).await?;
         if kind == Kind::Own {
-            self.clock.sleep(Pace::rest(&mut self.dice, self.ttl)).await;
+            self.clock.sleep(Rhythm::rest(&mut self.dice, self.ttl)).await;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! under which settings.
 //!
 //! No type of the client crate is part of this interface; it may change in any release.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admin;
 mod alone;

@@ -108,7 +108,7 @@ impl Store {
     }
 
     /// What we know of a claim that was sent in this session.
-    pub(crate) fn recall(&self, id: ClaimId, session: i64) -> Option<Known> {
+    pub(crate) fn remembered(&self, id: ClaimId, session: i64) -> Option<Known> {
         locked(&self.known).get(&id).filter(|it| it.session == session).copied()
     }
 

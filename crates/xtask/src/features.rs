@@ -1,11 +1,19 @@
-//! The library and the command compile with every feature alone, with all, and with none.
+//! The library, the command and what can be taken without them compile with every feature alone, with all, and with none.
 
 use serde_json::Value;
 
 use crate::shell;
 
-/// The crates whose features people choose; those of the stores come along.
-const CRATES: &[&str] = &["lockkeeper", "lockkeeper-cli"];
+/// The crates whose features people choose. Those of the other stores come along: they have TLS or not.
+const CRATES: &[&str] = &[
+    "lockkeeper",
+    "lockkeeper-cli",
+    "lockkeeper-cache",
+    "lockkeeper-core",
+    "lockkeeper-redis",
+    "lockkeeper-sql",
+    "lockkeeper-twophase",
+];
 /// Not features of their own but sets of others.
 const SETS: &[&str] = &["default", "full"];
 /// The test that asks the command for what is not built in, and the sets for which its answers differ.

@@ -49,12 +49,13 @@ cargo xtask COMMAND
   servers NAME…  get newer servers from Debian's newer suites into target/servers: mysql, redis, valkey, …
   tidy           check the habits of this house
   errors         write docs/guides/error-texts.md, the list of all texts of errors
-  features       lint the library and the command with each feature alone, with all and with none
+  features       lint the crates whose features people choose with each of them alone, with all and with none
   together [WORD]
                  ask the registry whether the SQLite store resolves beside sqlx, diesel and others; build and run
                  fenced writes through them, on SQLite, PostgreSQL and MariaDB; or only those with a word in their names
   image          build the container image as `Containerfile` says, with docker or podman or by hand; run and measure it
   tutorial       the first ten minutes as written, everything built anew; fails if they take longer than ten minutes
+  reference      make the reference as docs.rs does, with the nightly compiler
   package        pack every public crate as a release would, and check what each says of itself
   book           build the book of all guides into target/book, and check its links
   help           this text
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         ["together", word] => together::check(Some(word)),
         ["image"] => image::make(),
         ["tutorial"] => tutorial(),
+        ["reference"] => publish::reference(),
         ["package"] => publish::check(),
         ["book"] => book(),
         ["help" | "--help"] | [] => {

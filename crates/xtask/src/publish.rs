@@ -8,12 +8,26 @@ use serde_json::Value;
 
 use crate::shell;
 
+/// How a reference marks what is there with a feature only; only the nightly compiler knows it, which docs.rs has.
+const MARKS: &str = "#![cfg_attr(docsrs, feature(doc_cfg))]";
 /// What a package must have beside its code.
 const FILES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 /// What its manifest must say.
 const FIELDS: &[&str] = &["description", "documentation", "license", "readme", "repository", "rust_version"];
 /// As the registry of crates has it.
 const KEYWORDS_MAX: usize = 5;
+
+/// Make the reference of every public library as docs.rs does: with the nightly compiler, all features and their marks.
+pub(crate) fn reference() -> Result<(), String> {
+    let text = shell::output("cargo", &["metadata", "--format-version", "1", "--no-deps"])?;
+    let metadata: Value = serde_json::from_str(&text).map_err(|it| format!("cargo metadata: {it}"))?;
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let libraries = packages.iter().filter(|it| is_public(it) && is_library(it));
+    let named = libraries.filter_map(|it| it["name"].as_str()).flat_map(|it| ["--package", it]);
+    let build = ["run", "nightly", "cargo", "doc", "--no-deps", "--all-features"];
+    let args: Vec<&str> = build.into_iter().chain(named).collect();
+    shell::step_with("reference", "rustup", &args, "RUSTDOCFLAGS", "--cfg docsrs -D warnings")
+}
 
 /// Check the manifests, pack all public crates as one release would, and compile what was packed.
 pub(crate) fn check() -> Result<(), String> {
@@ -83,6 +97,14 @@ fn complaints(package: &Value) -> Vec<String> {
             "{name}: its reference would be without its features; see `package.metadata.docs.rs`"
         ));
     }
+    let root = folder.map(|it| std::fs::read_to_string(it.join("src/lib.rs")).unwrap_or_default());
+    let features =
+        package["features"].as_object().map_or(0, |it| it.keys().filter(|it| *it != "default").count());
+    if is_library(package) && 0 < features && !root.is_some_and(|it| it.contains(MARKS)) {
+        found.push(format!(
+            "{name}: its reference does not say what needs a feature; write `{MARKS}` into lib.rs"
+        ));
+    }
     for file in FILES {
         if !folder.is_some_and(|it| it.join(file).is_file()) {
             found.push(format!("{name}: no file `{file}` beside its manifest"));
@@ -111,6 +133,19 @@ mod tests {
         package["keywords"] = json!(["1", "2", "3", "4", "5", "6"]);
         package["manifest_path"] = json!("/nowhere/Cargo.toml");
         assert_eq!(complaints(&package).len(), 3 + FILES.len());
+    }
+
+    #[test]
+    fn a_library_with_features_says_what_needs_them() {
+        let complaints = |folder: &str, features: Value| {
+            let manifest = format!("{}/../{folder}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+            let package =
+                json!({ "targets": [{ "kind": ["lib"] }], "features": features, "manifest_path": manifest });
+            complaints(&package).iter().filter(|it| it.contains("doc_cfg")).count()
+        };
+        assert_eq!(complaints("lockkeeper-etcd", json!({ "default": [], "tls": [] })), 0);
+        assert_eq!(complaints("lockkeeper-fork", json!({ "tls": [] })), 1);
+        assert_eq!(complaints("lockkeeper-fork", json!({ "default": [] })), 0);
     }
 
     #[test]

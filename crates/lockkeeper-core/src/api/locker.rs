@@ -91,6 +91,28 @@ impl Locker {
         self.lock(name).with(work).await
     }
 
+    /// [`with`](Locker::with) for threads without a runtime. Plain code cannot be stopped: if the lock is lost meanwhile, the work
+    /// goes on to its end, and its result is dropped.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let sum = locker.with_blocking("orders/42", |guard| {
+    ///     println!("send {} along with every write", guard.fence());
+    ///     2 + 2
+    /// });
+    /// assert_eq!(sum?, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`LockRequest::with_blocking`].
+    pub fn with_blocking<T>(&self, name: impl AsRef<str>, work: impl FnOnce(&Guard) -> T) -> Result<T> {
+        self.lock(name).with_blocking(work)
+    }
+
     /// Ask to read: beside other readers, never beside somebody who writes. A plain [`lock`](Locker::lock) of the same name
     /// is a writer to readers. Readers of one process share one place at the store and join it without a trip.
     ///
@@ -313,5 +335,24 @@ impl Locker {
         }
         let text = format!("not everything was given back within {bound:?}; the ttl frees the rest");
         Err(Error::unavailable(format!("the {} store", engine.profile.name), std::io::Error::other(text)))
+    }
+
+    /// [`shutdown`](Locker::shutdown) for threads without a runtime: it blocks this thread for at most `bound`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Error, Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// locker.shutdown_blocking(Duration::from_secs(5))?;
+    /// assert!(matches!(locker.lock("orders/42").blocking(), Err(Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`shutdown`](Locker::shutdown).
+    pub fn shutdown_blocking(&self, bound: Duration) -> Result<()> {
+        self.0.background.block_on(self.shutdown(bound))
     }
 }

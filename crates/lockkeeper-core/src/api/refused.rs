@@ -15,7 +15,7 @@ impl Locker {
     /// # let locker = Locker::new(Memory::default());
     /// # let (resource, fence, seen) = (Key::new("orders/42")?, Fence::from_u64(7), Fence::from_u64(9));
     /// # let answer: Result<(), FencedError<std::io::Error>> = Err(FencedError::Stale { resource, fence, seen });
-    /// // let answer = fenced.set(&mut connection, guard.fence(), …).await;
+    /// // let answer = fences.set(&mut connection, &resource, value, guard.fence()).await;
     /// let answer = locker.observe_fenced("orders", answer);
     /// assert!(answer.is_err(), "the answer itself is as it was");
     /// # Ok(())

@@ -230,6 +230,33 @@ impl LockRequest {
         done
     }
 
+    /// [`with`](LockRequest::with) for threads without a runtime. Plain code cannot be stopped: if the lock is lost meanwhile, the
+    /// work goes on to its end, and its result is dropped. Ask [`guard.check()`](Guard::check) on the way.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use std::time::Duration;
+    /// # use lockkeeper_core::{Locker, Memory};
+    /// # let locker = Locker::new(Memory::default());
+    /// let wait = Duration::from_secs(3);
+    /// let fence = locker.lock("orders/42").wait_at_most(wait).with_blocking(|guard| guard.fence())?;
+    /// assert!(locker.try_lock("orders/42").blocking()?.is_some(), "it was given back");
+    /// # let _ = fence;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for the request awaited; [`Error::Lost`] if the lock was lost before the work ended.
+    pub fn with_blocking<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T> {
+        let guard = self.blocking()?;
+        let done = work(&guard);
+        // What was made without the lock is no result.
+        let done = guard.check().map(|()| done);
+        let _ = guard.release_blocking();
+        done
+    }
+
     /// Wait on this thread. For threads without a runtime; it blocks a runtime's worker as any wait does.
     ///
     /// ```

@@ -68,9 +68,9 @@ async fn a_frozen_node_costs_a_new_client_less_than_one_time_out() {
 ///
 /// Where a case depends on time it is judged only if the machine kept pace: a network that is slow is not the same as
 /// a machine that stands still.
-struct Pace(Arc<(AtomicU64, AtomicBool)>);
+struct Standstill(Arc<(AtomicU64, AtomicBool)>);
 
-impl Pace {
+impl Standstill {
     fn watched() -> Self {
         let (shared, clock) = (Arc::<(AtomicU64, AtomicBool)>::default(), Clock::boot());
         let own = shared.clone();
@@ -82,7 +82,7 @@ impl Pace {
                 own.0.fetch_max(u64::try_from(late.as_millis()).unwrap(), Ordering::Relaxed);
             }
         });
-        Pace(shared)
+        Standstill(shared)
     }
 
     /// Whether nobody stood still for longer than that.
@@ -91,7 +91,7 @@ impl Pace {
     }
 }
 
-impl Drop for Pace {
+impl Drop for Standstill {
     fn drop(&mut self) {
         self.0.1.store(true, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ async fn a_leader_that_sleeps_for_less_than_the_ttl_costs_no_lock() {
             let locker = locker(&Etcd::connect(&url).await.unwrap(), ttl);
             guards.push(soon("a lock", locker.lock(format!("{round}/{at}"))).await.unwrap());
         }
-        let pace = Pace::watched();
+        let pace = Standstill::watched();
         let took = freeze_leader(&cluster, Duration::from_secs(4)).await;
         let lost = guards.iter().filter(|it| it.check().is_err()).count();
         // Where nobody could write until the last moment, nobody could have kept a lock.
@@ -160,7 +160,7 @@ async fn a_lock_is_kept_over_a_slow_network() {
     let ttl = Duration::from_secs(10);
     let (_behind, locker, _proxies) = slow(ttl, Duration::from_millis(850)).await;
     for _ in 0..6 {
-        let pace = Pace::watched();
+        let pace = Standstill::watched();
         let guard = soon("a lock", locker.lock("job")).await.unwrap();
         Clock::boot().sleep(ttl * 2).await;
         let kept = guard.check();

@@ -14,14 +14,14 @@ const QUICKEST: Duration = Duration::from_millis(2);
 
 /// The pace of one who waits.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Approach {
     line: kit::Pace,
     last: Duration,
 }
 
-impl Pace {
+impl Approach {
     pub(crate) const fn new() -> Self {
-        Pace { line: kit::Pace::new(), last: kit::Pace::SHORTEST }
+        Approach { line: kit::Pace::new(), last: kit::Pace::SHORTEST }
     }
 
     /// We looked at `now` and are the next. How long to pause, at most `most`.
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_next_in_line_looks_after_an_eighth_of_the_time_the_line_stood_still() {
-        let mut pace = Pace::new();
+        let mut pace = Approach::new();
         assert_eq!(pace.next(at(0), ms(10_000)), ms(1));
         assert_eq!(pace.next(at(80), ms(10_000)), ms(10));
         assert_eq!(pace.next(at(1_000_000), ms(10_000)), kit::Pace::LONGEST);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn whoever_is_far_looks_before_it_is_near_and_does_not_take_its_lateness_for_the_pace() {
-        let (mut pace, most) = (Pace::new(), ms(10_000));
+        let (mut pace, most) = (Approach::new(), ms(10_000));
         assert_eq!(pace.until_near(at(0), 106, 6, ms(0), most), ms(2) * 2 / 3 * 101, "nothing is known yet");
         // Eighty moves in a hundred milliseconds.
         assert_eq!(pace.until_near(at(100), 26, 6, ms(60), most), ms(100) / 80 * 2 / 3 * 21);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn whoever_becomes_the_next_remembers_how_long_others_held() {
-        let mut pace = Pace::new();
+        let mut pace = Approach::new();
         pace.until_near(at(0), 1, 1, ms(0), ms(10_000));
         assert_eq!(pace.next(at(800), ms(10_000)), ms(100));
     }

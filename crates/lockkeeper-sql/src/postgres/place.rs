@@ -16,7 +16,7 @@ use tokio_postgres::types::Type;
 use super::ahead::Ahead;
 use super::crowd::{First, LEAVING, Leaving, Looking, Position, Seen, TAKING, Told, Turning, odd};
 use super::keeper::{Keeper, Near};
-use super::pace::Pace;
+use super::pace::Approach;
 use super::session::Param;
 use super::{NAME, Store};
 use crate::ahead::{Bell, Permit, Watch};
@@ -80,7 +80,7 @@ pub struct PostgresPlace {
     called: bool,
     /// We have compared our word about the capacity with that of others.
     compared: bool,
-    pace: Pace,
+    pace: Approach,
 }
 
 impl PostgresPlace {
@@ -99,7 +99,7 @@ impl PostgresPlace {
             was_let_in: false,
             called: true,
             compared: false,
-            pace: Pace::new(),
+            pace: Approach::new(),
         }
     }
 

@@ -31,7 +31,7 @@ impl ZooKeeperPlace {
 
     /// Take our place: make our node and list the line, in one go.
     pub(super) async fn join(&mut self, session: &Session) -> Result<Next> {
-        if let Some(known) = self.store.recall(self.claim.id, session.id)
+        if let Some(known) = self.store.remembered(self.claim.id, session.id)
             && self.find_again(session, known).await?
         {
             return Ok(Next::Again);

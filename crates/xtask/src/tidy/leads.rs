@@ -1,4 +1,5 @@
-//! Where a text leads its reader is somewhere: a page that exists, and a program that is ours.
+//! Where a text leads its reader is somewhere: a page that exists, and a program that is ours. What a workflow names is there, and
+//! all that must be.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,17 @@ const ELSEWHERE: &[&str] =
 const COMMAND: &str = "crates/lockkeeper-cli/src/";
 const FOLDERS: &[&str] = &["docs/backends/", "docs/concepts/", "docs/guides/"];
 
+/// Where all that is published is built by the oldest Rust that is promised.
+const OLDEST: &str = ".github/workflows/test.yml";
+
 pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
+    let manifests = files(&root.join("crates"), "toml");
+    let manifests: Vec<String> = manifests
+        .iter()
+        .filter(|it| it.ends_with("Cargo.toml"))
+        .filter_map(|it| fs::read_to_string(it).ok())
+        .collect();
+    oldest(&fs::read_to_string(root.join(OLDEST)).unwrap_or_default(), &manifests, complaints);
     for file in files(&root.join(".github/workflows"), "yml") {
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         commands(&name, &fs::read_to_string(&file).unwrap_or_default(), complaints);
@@ -36,6 +47,20 @@ pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
         install(&name, &text, is_published, complaints);
         if file.extension().is_some_and(|it| it == "rs") {
             pages(&name, &text, |it| root.join(it).exists(), complaints);
+        }
+    }
+}
+
+/// Each crate that is published is among those that the oldest Rust builds.
+fn oldest(workflow: &str, manifests: &[String], complaints: &mut Vec<String>) {
+    let built = workflow.split_once("oldest-rust:").map(|it| it.1).unwrap_or_default();
+    let built: Vec<&str> =
+        built.split("--package ").skip(1).filter_map(|it| it.split_whitespace().next()).collect();
+    for manifest in manifests.iter().filter(|it| !it.contains("\npublish = false")) {
+        let name =
+            manifest.split_once("\nname = \"").and_then(|it| it.1.split('"').next()).unwrap_or_default();
+        if !built.contains(&name) {
+            complaints.push(format!("{OLDEST}: the oldest Rust does not build {name}, which is published"));
         }
     }
 }
@@ -111,6 +136,23 @@ mod tests {
         let command = "crates/lockkeeper-cli/src/a.rs";
         assert_eq!(complaints(command, "\"see docs/guides/a.md\""), 1);
         assert_eq!(complaints(command, "https://x/blob/main/docs/guides/a.md"), 0);
+    }
+
+    #[test]
+    fn what_is_published_is_built_by_the_oldest_rust() {
+        let manifests = ["a", "a-b", "private"].map(|it| format!("[package]\nname = \"{it}\"\n"));
+        let mut manifests = Vec::from(manifests);
+        manifests[2].push_str("publish = false\n");
+        let complaints = |workflow: &str| {
+            let mut complaints = Vec::new();
+            oldest(workflow, &manifests, &mut complaints);
+            complaints
+        };
+        assert_eq!(complaints("  oldest-rust:\n cargo check --package a\n --package a-b\n"), [""; 0]);
+        assert_eq!(
+            complaints("cargo check --package a\n  oldest-rust:\n cargo check --package a-b\n").len(),
+            1
+        );
     }
 
     #[test]

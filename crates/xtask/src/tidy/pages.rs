@@ -1,5 +1,5 @@
 //! What a guide shows of a program stands in that program, which is compiled and tested; and all of it is shown, so that
-//! who reads the page can build it. Pieces of other guides stand in a test.
+//! who reads the page can build it. Pieces of other pages stand in a test, and there is no page whose code stands nowhere.
 
 use std::fs;
 use std::path::Path;
@@ -14,18 +14,30 @@ const SHOWN: &[(&str, &str)] = &[
 ];
 
 /// The code of these stands here, between what makes it a program.
-const PIECES: &str = "crates/lockkeeper/tests/guides.rs";
+const PIECES: &[&str] = &["crates/lockkeeper/tests/guides", "crates/lockkeeper-otel/tests"];
 const IN_PIECES: &[&str] = &[
+    "README.md",
+    "crates/lockkeeper/README.md",
+    "docs/backends/redlock.md",
     "docs/guides/cache-rebuild.md",
     "docs/guides/choose-a-primitive.md",
+    "docs/guides/configuration.md",
+    "docs/guides/fenced-writes.md",
     "docs/guides/leader-election.md",
     "docs/guides/library.md",
+    "docs/guides/locked-functions.md",
+    "docs/guides/monitoring.md",
     "docs/guides/several-locks.md",
     "docs/guides/shared-locks.md",
     "docs/guides/splitting-hot-locks.md",
     "docs/guides/testing.md",
+    "docs/guides/two-phase-commit.md",
     "docs/guides/warm-locks.md",
 ];
+/// These are compared by tests of their own.
+const TRIED: &[&str] = &["docs/guides/first-ten-minutes.md", "docs/guides/writing-a-backend.md"];
+/// Here alone is code that is not compiled with this workspace: `cargo xtask together` makes programs of it.
+const TOGETHER: &str = "docs/guides/fenced-writes.md";
 
 pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
     for (page, program) in SHOWN {
@@ -37,9 +49,28 @@ pub(super) fn check(root: &Path, complaints: &mut Vec<String>) {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
         whole(page, &text, &sources, &manifest, complaints);
     }
-    let sources = fs::read_to_string(root.join(PIECES)).unwrap_or_default();
+    let sources = PIECES.iter().flat_map(|it| files(&root.join(it), "rs"));
+    let sources: String = sources.filter_map(|it| fs::read_to_string(it).ok()).collect();
     for page in IN_PIECES {
-        compare(page, &fs::read_to_string(root.join(page)).unwrap_or_default(), PIECES, &sources, complaints);
+        let text = fs::read_to_string(root.join(page)).unwrap_or_default();
+        compare(page, &text, PIECES[0], &sources, complaints);
+    }
+    for file in files(root, "md") {
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        unseen(&name, &fs::read_to_string(&file).unwrap_or_default(), complaints);
+    }
+}
+
+/// Code that nothing compares: it may have stopped to compile long ago.
+fn unseen(page: &str, text: &str, complaints: &mut Vec<String>) {
+    let compared = SHOWN.iter().map(|it| it.0).chain(IN_PIECES.iter().chain(TRIED).copied());
+    let shows = text.contains("```rust\n");
+    if shows && !compared.into_iter().any(|it| it == page) {
+        complaints
+            .push(format!("{page}: no test compiles its code; put it into {} and list it here", PIECES[0]));
+    }
+    if text.contains("```rust,") && page != TOGETHER {
+        complaints.push(format!("{page}: code that is not compiled is no example"));
     }
 }
 
@@ -96,6 +127,22 @@ mod tests {
         assert_eq!(complaints("impl X {\n    fn a() {\n        b();\n    }\n}\n", page), 0);
         assert_eq!(complaints("fn a() {\n    c();\n}\n", page), 1);
         assert_eq!(complaints("fn a() {}\n", "# X\n"), 1);
+    }
+
+    #[test]
+    fn code_that_nothing_compiles_is_noticed() {
+        let complaints = |page: &str, text: &str| {
+            let mut complaints = Vec::new();
+            unseen(page, text, &mut complaints);
+            complaints.len()
+        };
+        assert_eq!(complaints("docs/guides/new.md", "```rust\nf();\n```\n"), 1);
+        assert_eq!(complaints("docs/guides/new.md", "```rust,ignore\nf();\n```\n"), 1);
+        assert_eq!(complaints("docs/guides/new.md", "```sh\nls\n```\n"), 0);
+        for page in ["README.md", "docs/guides/web-services.md", "docs/guides/first-ten-minutes.md", TOGETHER]
+        {
+            assert_eq!(complaints(page, "```rust\nf();\n```\n"), 0, "{page}");
+        }
     }
 
     #[test]

@@ -64,10 +64,31 @@ const PLAIN: &[&str] = &[
 
 /// Words of docs/concepts/glossary.md that are types, and the one folder or file that defines each.
 const TAKEN: &[(&str, &str)] = &[
+    // What users name.
+    ("Fence", "crates/lockkeeper-core/src/"),
+    ("Guard", "crates/lockkeeper-core/src/"),
+    ("Key", "crates/lockkeeper-core/src/"),
+    ("Label", "crates/lockkeeper-core/src/"),
+    ("Latch", "crates/lockkeeper-core/src/"),
+    ("Load", "crates/lockkeeper-core/src/"),
+    ("Locker", "crates/lockkeeper-core/src/"),
+    ("Owner", "crates/lockkeeper-core/src/"),
+    ("Tick", "crates/lockkeeper-core/src/"),
+    // What authors of stores name.
+    ("Batch", "crates/lockkeeper-core/src/kit/"),
     ("Bells", "crates/lockkeeper-core/src/kit/"),
+    ("Claim", "crates/lockkeeper-core/src/spi/"),
     ("Driver", "crates/lockkeeper-core/src/kit/"),
+    ("Finding", "crates/lockkeeper-core/src/spi/"),
+    ("Memo", "crates/lockkeeper-core/src/spi/"),
+    ("Occupant", "crates/lockkeeper-core/src/spi/"),
+    ("Pace", "crates/lockkeeper-core/src/kit/"),
+    ("Profile", "crates/lockkeeper-core/src/spi/"),
     ("Proof", "crates/lockkeeper-core/src/kit/"),
     ("Record", "crates/lockkeeper-core/src/kit/"),
+    ("Turn", "crates/lockkeeper-core/src/spi/"),
+    // What one crate has.
+    ("Contest", "crates/lockkeeper-core/src/engine/"),
     ("Seat", "crates/lockkeeper-redlock/"),
     ("Standing", "crates/lockkeeper-core/src/spi/"),
     ("Wire", "crates/lockkeeper-sql/src/postgres/"),

@@ -1,15 +1,26 @@
-//! The code of the guides, as it stands there: all of it compiles, and what needs no server runs. `cargo xtask tidy` compares.
+//! The code of the README and of the guides, as it stands there: all of it compiles, and what can run does. `cargo xtask tidy`
+//! compares.
 
 #![cfg(all(
     feature = "cache",
+    feature = "config",
     feature = "macros",
-    feature = "redis",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redlock",
+    feature = "sqlite",
     feature = "test-util",
-    feature = "tracing"
+    feature = "tracing",
+    feature = "twophase"
 ))]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, unused_must_use, unused_variables, reason = "a guide shows what a reader goes on with")]
 #![allow(clippy::pedantic, clippy::print_stdout, reason = "it is written to be read")]
+
+mod fenced;
+mod functions;
+mod operating;
+mod readme;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -25,16 +25,16 @@ pub(crate) enum Crowd {
     Shares,
 }
 
-pub(crate) struct Pace {
+pub(crate) struct Rhythm {
     ttl: Duration,
     /// No round without a pause: for stores that have other work, too.
     gentle: bool,
     long_at: Option<Moment>,
 }
 
-impl Pace {
+impl Rhythm {
     pub(crate) fn new(ttl: Duration, gentle: bool) -> Self {
-        Pace { ttl, gentle, long_at: None }
+        Rhythm { ttl, gentle, long_at: None }
     }
 
     /// How long to hold now. Long is longer than the lock lasts without a renewal, so that faults hit holders.
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn most_holds_are_brief_and_long_ones_come_by_the_clock() {
         let (ttl, mut dice) = (Duration::from_secs(2), Dice::seeded(1));
-        let mut pace = Pace::new(ttl, false);
+        let mut pace = Rhythm::new(ttl, false);
         let start = Moment::from_nanos(0).after(Duration::from_secs(1));
         let at_once: Vec<Duration> = (0..1000).map(|_| pace.hold(start, Crowd::Waits, &mut dice)).collect();
         assert!(900 < at_once.iter().filter(|it| it.is_zero()).count());
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_gentle_pace_has_a_pause_in_every_round() {
-        let (mut pace, mut dice) = (Pace::new(Duration::from_secs(2), true), Dice::seeded(1));
+        let (mut pace, mut dice) = (Rhythm::new(Duration::from_secs(2), true), Dice::seeded(1));
         let start = Moment::from_nanos(0);
         let none = (0..1000).filter(|_| pace.hold(start, Crowd::Waits, &mut dice).is_zero()).count();
         assert!(none < 10, "{none}");
