@@ -356,13 +356,18 @@ fn too_deep(engine: &Engine) -> Error {
 }
 
 fn in_the_way(load: Load) -> Error {
-    let how = if load == Load::READER {
-        "reads it already".to_owned()
-    } else {
-        format!("holds {load} of it already")
-    };
+    if load == Load::READER {
+        return Error::invalid(
+            "this owner reads it already and would wait for itself; release that first, or take the lock for writing from the start",
+        );
+    }
+    if load.is_exclusive() {
+        return Error::invalid(
+            "this owner has the lock for itself already and would wait for itself; release that first",
+        );
+    }
     Error::invalid(format!(
-        "this owner {how} and would wait for itself; release that first, or take the lock for writing from the start"
+        "this owner holds {load} already and would wait for itself; release some first, or ask for all of them at once"
     ))
 }
 

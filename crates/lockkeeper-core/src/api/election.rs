@@ -111,6 +111,8 @@ impl Campaign {
         engine.start()?;
         let memo = memo_of(engine, &self.name)?;
         let mut request = LockRequest::new(engine.clone(), Key::new(&self.name)).ttl(self.ttl).cold();
+        // Two who stand side by side in one owner's scope are two: one leads, the other waits.
+        request = request.not_reentrant();
         if let Some(wait) = self.wait {
             request = request.wait_at_most(wait);
         }

@@ -109,6 +109,7 @@ impl LockRequest {
             max_hold,
             at_least: Span::ZERO,
             patient: true,
+            reenters: true,
             warm: settings.warm,
         };
         LockRequest {
@@ -172,6 +173,30 @@ impl LockRequest {
     /// Who asks, for reentrancy. Without it: the owner of the running task, if it has one.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.ask.owner = Some(owner.clone());
+        self
+    }
+
+    /// Wait for everybody who has the lock, this owner included. For what must not run twice at once although one owner asks
+    /// twice, as futures that one task polls side by side do: roles, ticks and buckets are asked for in this way. Who asks so in
+    /// the middle of what it holds waits for itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory, Owner};
+    /// # let locker = Locker::new(Memory::default());
+    /// Owner::new("import")
+    ///     .scope(async {
+    ///         let guard = locker.lock("report").await?;
+    ///         assert!(locker.try_lock("report").await?.is_some()); // the same lock, deeper
+    ///         assert!(locker.try_lock("report").not_reentrant().await?.is_none());
+    ///         guard.release().await
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn not_reentrant(mut self) -> Self {
+        self.ask.reenters = false;
         self
     }
 
@@ -370,6 +395,11 @@ impl Attempt {
     /// See [`LockRequest::owner`].
     pub fn owner(self, owner: &Owner) -> Self {
         Attempt(self.0.owner(owner))
+    }
+
+    /// See [`LockRequest::not_reentrant`].
+    pub fn not_reentrant(self) -> Self {
+        Attempt(self.0.not_reentrant())
     }
 
     /// See [`LockRequest::warm`].

@@ -248,7 +248,8 @@ impl Line {
 
     /// The owner is inside already: deeper, or refused at once if it would wait for itself.
     fn reenter(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<Arrival> {
-        let owner = ask.owner.as_ref()?;
+        let owner = ask.owner.as_ref().filter(|_| ask.reenters)?;
+        let mut has: Option<Load> = None;
         for holding in self.room.holdings_mut() {
             let depth = holding.depth_of(owner);
             if depth == 0 || !holding.is_valid_by(rules.clock) {
@@ -269,9 +270,11 @@ impl Line {
                 holding.enter(Some(owner));
                 return Some(Arrival::Reentered(holding.hold_for(Some(owner.clone()))));
             }
-            if !inside.fits_beside(asked) {
-                return Some(Arrival::InTheWay(inside));
+            let all = has.map_or(inside, |it| it.with(inside));
+            if !all.fits_beside(asked) {
+                return Some(Arrival::InTheWay(all));
             }
+            has = Some(all);
         }
         None
     }

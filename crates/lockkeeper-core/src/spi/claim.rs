@@ -163,6 +163,12 @@ impl Load {
         }
     }
 
+    /// Two claims of one owner, as others have to see them: what they weigh together, of the smaller total.
+    #[must_use]
+    pub(crate) fn with(self, other: Load) -> Self {
+        Load::new(self.weight.saturating_add(other.weight), self.capacity.min(other.capacity))
+    }
+
     /// The stronger of two wishes for one name: alone before shared, more permits before fewer.
     #[must_use]
     pub fn stronger(self, other: Load) -> Self {
