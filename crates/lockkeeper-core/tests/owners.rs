@@ -9,7 +9,7 @@ use lockkeeper_core::buckets::{Buckets, Start};
 use lockkeeper_core::{Error, Locker, Memory, Once, Owner};
 use tokio::task::yield_now;
 
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(20);
 
 /// Somebody is inside, and nobody else.
 struct Alone<'a>(&'a AtomicBool);

@@ -286,15 +286,14 @@ impl Line {
         if ask.load != Load::READER || ask.max_hold != Span::ENDLESS {
             return None;
         }
+        let now = rules.clock.now();
+        // There may be a newer one beside one whose turn is over.
         let may_share = |it: &&mut Holding| {
-            it.load() == Load::READER && it.until == Moment::NEVER && it.tenure.ttl == ask.ttl
+            let alike = it.load() == Load::READER && it.until == Moment::NEVER && it.tenure.ttl == ask.ttl;
+            alike && may_go_on(&it.tenure, u64::from(it.joined_while_wanted), rules.bounds, now)
         };
         let holding = self.room.holdings_mut().iter_mut().find(may_share)?;
-        let (tenure, now) = (&holding.tenure, rules.clock.now());
-        let joined = u64::from(holding.joined_while_wanted);
-        if !may_go_on(tenure, joined, rules.bounds, now) {
-            return None;
-        }
+        let tenure = &holding.tenure;
         if tenure.wanted_since().is_some() {
             holding.joined_while_wanted += 1;
         }
