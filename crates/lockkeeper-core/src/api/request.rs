@@ -213,7 +213,8 @@ impl LockRequest {
         self
     }
 
-    /// A free text, shown to whoever lists the locks.
+    /// A free text, shown to whoever lists the locks. A warm lock that is taken again keeps that of the guard for which the store gave it:
+    /// another would cost a trip.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(Box::new(note.into()));
         self
