@@ -142,12 +142,14 @@ impl fmt::Debug for Contended {
 pub enum RowError<E> {
     /// Others held the row longer than we may wait.
     #[error("the row stayed locked by others for longer than {} s", .waited.as_secs_f64())]
+    #[non_exhaustive]
     TimedOut {
         /// How long we may wait.
         waited: Duration,
     },
     /// A name that may not stand in SQL.
     #[error("{name:?} is no plain column or table name; use small letters, digits and `_`")]
+    #[non_exhaustive]
     BadName {
         /// The name.
         name: String,

@@ -263,6 +263,7 @@ impl ClaimId {
     /// An id that is unique in this process only. It costs next to nothing, and is enough for a store that
     /// no other process can reach.
     pub fn local() -> Self {
+        // Only that each is given once matters: Relaxed.
         static THREADS: AtomicU64 = AtomicU64::new(1);
         thread_local! {
             static NEXT: Cell<u128> = Cell::new(u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64);
