@@ -159,6 +159,13 @@ pub enum RowError<E> {
     Database(E),
 }
 
+impl<E> RowError<E> {
+    /// Others held the row for longer than this: for tests of what you do then.
+    pub fn timed_out(waited: Duration) -> Self {
+        RowError::TimedOut { waited }
+    }
+}
+
 /// As `Display`, because that is what a `main` that returns an error prints. The database's own error is shown in its own way.
 impl<E: fmt::Debug> fmt::Debug for RowError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{CooledBy, Event, GrantedBy, Observer};
 use lockkeeper_core::{Clock, Key, LockerBuilder, Memory, Moment};
 use lockkeeper_testkit::chaos::Odds;
@@ -151,12 +152,12 @@ impl Observer for Idle {
                 self.of.retaken.fetch_add(1, Ordering::Relaxed);
             }
             Event::Granted { key, .. } | Event::Renewed { key, .. } => {
-                self.answered.lock().unwrap().insert((*key).clone(), now);
+                locked(&self.answered).insert((*key).clone(), now);
             }
             Event::Cooled { key, by, .. } => {
                 let by_time = u64::from(*by == CooledBy::Time);
                 self.of.gone_by_time.fetch_add(by_time, Ordering::Relaxed);
-                let answered = self.answered.lock().unwrap().get(*key).copied();
+                let answered = locked(&self.answered).get(*key).copied();
                 if answered.is_none_or(|it| it.after(self.bound) < now) {
                     self.of.too_late.fetch_add(1, Ordering::Relaxed);
                 }
