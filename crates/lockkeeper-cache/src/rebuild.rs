@@ -165,7 +165,7 @@ impl<C> Rebuild<C> {
     }
 
     /// The value of this key: from the cache, or loaded by this caller or by another one. `None` says that it
-    /// does not exist; so does the loader.
+    /// does not exist; so does the loader. A loader that asks for its own entry waits for itself.
     ///
     /// # Cancel safety
     /// Dropping it stops a loader where it awaits and gives the lock back. A loader that panics or fails does the
@@ -215,7 +215,8 @@ impl<C> Rebuild<C> {
     }
 
     fn request(&self, key: &str) -> lockkeeper_core::LockRequest {
-        let request = self.locker.lock(format!("{}{key}", self.prefix));
+        // Two who miss an entry in one owner's scope are two: one loads, the other waits and finds it.
+        let request = self.locker.lock(format!("{}{key}", self.prefix)).not_reentrant();
         match self.wait {
             Some(wait) => request.wait_at_most(wait),
             None => request,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockkeeper_cache::{Cache, CacheError, Found, MemoryCache, Rebuild, RebuildError};
-use lockkeeper_core::{Clock, Error, Locker, Memory};
+use lockkeeper_core::{Clock, Error, Locker, Memory, Owner};
 use tokio::sync::{Barrier, Notify};
 
 const HANG: Duration = Duration::from_secs(60);
@@ -47,6 +47,23 @@ async fn a_thousand_callers_make_one_load_per_key() {
         assert!(matches!(caller.await.unwrap(), Some(1 | 2)));
     }
     assert_eq!(loads.load(Ordering::SeqCst), 2);
+}
+
+/// Two futures of one task, in the scope of one owner, as in the body of a locked function.
+#[tokio::test]
+async fn two_callers_of_one_owner_make_one_load() {
+    let (rebuild, loads) = (Rebuild::local(MemoryCache::new(10)), Loads::new(0));
+    let get = || {
+        rebuild.get_or_load("k", || async {
+            tokio::task::yield_now().await;
+            counting(&loads).await
+        })
+    };
+    let owner = Owner::new("x");
+    let both = owner.scope(async { tokio::join!(get(), get()) });
+    let (one, other) = tokio::time::timeout(HANG, both).await.expect("they wait for each other");
+    assert_eq!((one.unwrap(), other.unwrap()), (Some(1), Some(1)));
+    assert_eq!(loads.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

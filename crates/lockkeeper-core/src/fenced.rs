@@ -33,6 +33,7 @@ pub enum FencedError<E> {
     },
     /// A fence that no lock gives.
     #[error("the fence {fence} is larger than the database can keep")]
+    #[non_exhaustive]
     TooLarge {
         /// The fence.
         fence: Fence,

@@ -51,6 +51,7 @@ impl Owner {
     }
 
     fn named(name: Cow<'static, str>) -> Self {
+        // Only that each is given once matters: Relaxed.
         static MADE: AtomicU64 = AtomicU64::new(0);
         Owner(Arc::new(Inner { id: MADE.fetch_add(1, Ordering::Relaxed), name }))
     }

@@ -11,7 +11,7 @@ use lockkeeper_core::election::LEADER_BYTES_MAX;
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::memory::MemoryPlace;
 use lockkeeper_core::memos::{Memo, Memos, Swap};
-use lockkeeper_core::{Claim, Error, Key, Leader, Leaders, Locker, Memory};
+use lockkeeper_core::{Claim, Clock, Error, Key, Leader, Leaders, Locker, Memory};
 
 const HANG: Duration = Duration::from_secs(60);
 
@@ -273,4 +273,64 @@ async fn what_is_not_a_leaders_is_told_as_such_and_left_to_whose_it_is() {
     Memos::swap(&store, &memo, Some(seen), b"foreign", hour).await.unwrap();
     leads.resign().await.unwrap();
     assert_eq!(Memos::read(&store, &memo).await.unwrap().expect("it is not ours").value, b"foreign");
+}
+
+/// A store in which the first word of a leader takes so long that its time is over meanwhile.
+#[derive(Clone, Debug)]
+struct Drowsy(Memory, Clock, Arc<AtomicBool>);
+
+impl Backend for Drowsy {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        self.0.profile()
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        self.0.enter(claim)
+    }
+
+    fn memos(&self) -> Option<Arc<dyn lockkeeper_core::memos::DynMemos>> {
+        Some(Arc::new(self.clone()))
+    }
+}
+
+impl Memos for Drowsy {
+    async fn read(&self, key: &Key) -> Answer<Option<Memo>> {
+        Memos::read(&self.0, key).await
+    }
+
+    async fn swap(&self, key: &Key, seen: Option<u64>, value: &[u8], keep: Duration) -> Answer<Swap> {
+        if !self.2.swap(true, Ordering::SeqCst) {
+            self.1.advance_by(HANG);
+        }
+        Memos::swap(&self.0, key, seen, value, keep).await
+    }
+
+    async fn changed(&self, key: &Key, seen: Option<u64>) {
+        Memos::changed(&self.0, key, seen).await;
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_is_lost_before_it_is_told_is_not_led_and_the_campaign_stands_again() {
+    let clock = Clock::virtual_from(HANG);
+    let store = Drowsy(Memory::new(clock.clone()), clock.clone(), Arc::default());
+    let locker = Locker::builder(store).clock(clock.clone()).ttl(HANG / 10).build();
+    let campaign = locker.campaign("role", "here");
+    let led = campaign.run(async |leads| leads.is_valid());
+    let time = async {
+        loop {
+            tokio::task::yield_now().await;
+            clock.advance_by(Duration::from_millis(10));
+        }
+    };
+    let led = async {
+        tokio::select! {
+            led = led => led,
+            () = time => unreachable!("time has no end"),
+        }
+    };
+    let led = tokio::time::timeout(HANG, led).await.expect("nobody leads").unwrap();
+    assert!(led, "what was lost is led");
 }

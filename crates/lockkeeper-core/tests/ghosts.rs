@@ -10,7 +10,7 @@ use lockkeeper_core::backend::{Backend, Profile, Result as Answer};
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::memory::MemoryPlace;
 use lockkeeper_core::memos::{DynMemos, Memo, Memos, Swap};
-use lockkeeper_core::{Claim, Key, Leadership, Locker, Memory};
+use lockkeeper_core::{Claim, Clock, Key, Leadership, Locker, Memory, Spawn, Task};
 use tokio::sync::{Notify, Semaphore};
 
 const HANG: Duration = Duration::from_secs(60);
@@ -82,12 +82,16 @@ impl Memos for SlowMemos {
     }
 }
 
-/// A store with such a gate, and what leads there.
-fn gated(removals: bool) -> (Memory, Arc<Gate>, Locker) {
+fn gate(removals: bool) -> (Memory, Arc<Gate>) {
     let (stands, open) = (Semaphore::new(0), Semaphore::new(0));
     let (closed, users, fewer) = (AtomicBool::new(false), AtomicU32::new(0), Notify::new());
     let gate = Arc::new(Gate { closed, removals, stands, open, users, fewer });
-    let store = Memory::default();
+    (Memory::default(), gate)
+}
+
+/// A store with such a gate, and what leads there.
+fn gated(removals: bool) -> (Memory, Arc<Gate>, Locker) {
+    let (store, gate) = gate(removals);
     let slow = Slow { store: store.clone(), gate: gate.clone() };
     (store, gate, Locker::builder(slow).ttl(Duration::from_millis(300)).build())
 }
@@ -185,4 +189,68 @@ async fn a_resignation_that_is_dropped_half_way_is_finished() {
         there.campaign("role", "next").win().await.unwrap().resign().await.unwrap();
     };
     tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+#[derive(Debug)]
+struct Here(tokio::runtime::Handle);
+
+impl Spawn for Here {
+    fn spawn(&self, task: Task) {
+        self.0.spawn(task);
+    }
+}
+
+/// A process stands still in the middle of a sign of life, until its time is over and its successor has gone, too. When it goes on, the store
+/// answers before the rounds have told anybody of the loss.
+#[tokio::test]
+async fn a_leader_that_stood_still_past_its_ttl_is_not_written_again() {
+    const TTL: Duration = Duration::from_secs(60);
+    let story = async {
+        let (_, gate) = gate(false);
+        let clock = Clock::virtual_from(TTL);
+        let store = Memory::new(clock.clone());
+        let spawner = Arc::new(Here(tokio::runtime::Handle::current()));
+        let here = Locker::builder(Mute(Slow { store: store.clone(), gate: gate.clone() }));
+        let here = here.clock(clock.clone()).spawner(spawner).ttl(TTL).build();
+        let leads = here.campaign("role", "gone").win().await.unwrap();
+        tokio::task::yield_now().await;
+        gate.closed.store(true, Ordering::SeqCst);
+        clock.advance_by(TTL / 3);
+        gate.stands.acquire().await.unwrap().forget();
+        // Its time is over for the store.
+        store.break_lock(&Key::new("role").unwrap()).await.unwrap();
+        let there = Locker::builder(store).clock(clock.clone()).build();
+        there.campaign("role", "next").win().await.unwrap().resign().await.unwrap();
+        gate.open.add_permits(1);
+        clock.advance_by(2 * TTL);
+        assert!(!leads.is_valid(), "its clock says so, too");
+        // It goes on before the rounds do, because it was let before their time came.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(there.leader("role").await.unwrap(), None, "a leader that has gone is seen again");
+    };
+    tokio::time::timeout(HANG, story).await.unwrap();
+}
+
+/// The same, and nobody is notified of anything.
+#[derive(Clone, Debug)]
+struct Mute(Slow);
+
+impl Backend for Mute {
+    type Place = MemoryPlace;
+
+    fn profile(&self) -> Profile {
+        let mut profile = self.0.profile();
+        profile.notifies = false;
+        profile
+    }
+
+    fn enter(&self, claim: Claim) -> MemoryPlace {
+        self.0.enter(claim)
+    }
+
+    fn memos(&self) -> Option<Arc<dyn DynMemos>> {
+        self.0.memos()
+    }
 }

@@ -402,3 +402,98 @@ async fn a_broken_connection_ends_what_is_idle_and_is_no_recall() {
     all().await;
     assert_eq!(locker.lines(), MANY, "nobody had wanted any of them");
 }
+
+/// A store in which whoever leaves is slow, and sometimes never through. It remembers who said what.
+#[derive(Clone, Debug, Default)]
+struct Lingering {
+    inner: Memory,
+    said: Arc<Mutex<Vec<&'static str>>>,
+    never: bool,
+}
+
+struct LingeringPlace(MemoryPlace, Lingering);
+
+impl Lingering {
+    fn say(&self, what: &'static str) {
+        self.said.lock().unwrap().push(what);
+    }
+
+    fn said(&self) -> Vec<&'static str> {
+        self.said.lock().unwrap().clone()
+    }
+}
+
+impl Backend for Lingering {
+    type Place = LingeringPlace;
+
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn enter(&self, claim: Claim) -> LingeringPlace {
+        LingeringPlace(self.inner.enter(claim), self.clone())
+    }
+}
+
+impl Place for LingeringPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        self.1.say("asks");
+        self.0.turn().await
+    }
+
+    async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+
+    async fn renew(&mut self) -> Result<Renewal> {
+        self.0.renew().await
+    }
+
+    async fn leave(&mut self) -> Result<()> {
+        if self.1.never {
+            std::future::pending::<()>().await;
+        }
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let left = self.0.leave().await;
+        self.1.say("has left");
+        left
+    }
+}
+
+#[tokio::test]
+async fn what_is_idle_and_of_no_use_has_left_before_the_store_is_asked_again() {
+    let store = Lingering::default();
+    let locker = Locker::builder(store.clone()).ttl(HOUR).warm(true).build();
+    cycle(&locker, "k").await;
+    // With another ttl it cannot be taken again. Nobody but we had it, so a try must have it.
+    let tried = locker.try_lock("k").ttl(HOUR / 2).cold().await.unwrap();
+    assert_eq!(store.said(), ["asks", "has left", "asks"], "it stands behind its own place");
+    tried.expect("it was idle here").release().await.unwrap();
+    cycle(&locker, "k").await;
+    locker
+        .lock("k")
+        .ttl(HOUR / 2)
+        .cold()
+        .wait_at_most(Duration::ZERO)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let asks = ["asks", "has left"].into_iter().cycle().take(8);
+    assert_eq!(store.said(), asks.collect::<Vec<_>>(), "whoever waits is no worse off");
+}
+
+#[tokio::test]
+async fn whoever_needs_it_does_not_wait_for_ever_for_what_never_leaves() {
+    let store = Lingering { never: true, ..Lingering::default() };
+    let ttl = Duration::from_millis(500);
+    let locker = Locker::builder(store.clone()).ttl(ttl).warm(true).build();
+    cycle(&locker, "k").await;
+    let waits = tokio::spawn(locker.lock("k").ttl(2 * ttl).cold());
+    until(async || 2 <= store.said().len()).await;
+    waits.abort();
+    assert_eq!(store.said(), ["asks"; 2], "the store says whose turn it is");
+}

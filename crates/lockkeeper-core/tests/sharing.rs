@@ -12,6 +12,7 @@ use tokio::task::yield_now;
 
 /// Far beyond what anything here needs: only a test that hangs meets it.
 const HANG: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A store that only its locker can reach, and one that others can.
 fn private_and_shared() -> [(Memory, Option<Memory>); 2] {
@@ -181,6 +182,35 @@ async fn a_writer_elsewhere_is_served_though_readers_here_never_cease() {
         writer.release().await.unwrap();
     }
     stream.abort();
+}
+
+/// A reader that nobody joins any more, because a writer elsewhere waited, is no reason not to join a newer one.
+#[tokio::test]
+async fn whoever_comes_later_joins_the_newest_readers() {
+    let store = Memory::default();
+    // Nobody joins once somebody waits outside; and of that nobody hears again before the next renewal.
+    let here = Locker::builder(store.clone()).hand_on_count_max(0).ttl(HOUR).build();
+    let there = Locker::builder(store.clone()).ttl(HOUR).build();
+    let first = here.read("k").await.unwrap();
+    let writer = tokio::spawn(there.write("k"));
+    let mut second = loop {
+        let mut second = tokio::spawn(here.read("k"));
+        if let Ok(joined) = tokio::time::timeout(Duration::from_millis(20), &mut second).await {
+            // It has not heard yet that somebody waits.
+            let joined = joined.unwrap().unwrap();
+            assert_eq!(joined.fence(), first.fence());
+            joined.release().await.unwrap();
+        } else {
+            break second;
+        }
+    };
+    writer.abort();
+    let second =
+        tokio::time::timeout(HANG, &mut second).await.expect("it stood at the store").unwrap().unwrap();
+    assert_ne!(second.fence(), first.fence());
+    let third = tokio::time::timeout(HANG, here.read("k")).await.unwrap().unwrap();
+    assert_eq!(third.fence(), second.fence(), "there are readers whom it may join");
+    assert_eq!(holders(&store, "k").await, 2);
 }
 
 #[tokio::test]

@@ -142,12 +142,14 @@ impl fmt::Debug for Contended {
 pub enum RowError<E> {
     /// Others held the row longer than we may wait.
     #[error("the row stayed locked by others for longer than {} s", .waited.as_secs_f64())]
+    #[non_exhaustive]
     TimedOut {
         /// How long we may wait.
         waited: Duration,
     },
     /// A name that may not stand in SQL.
     #[error("{name:?} is no plain column or table name; use small letters, digits and `_`")]
+    #[non_exhaustive]
     BadName {
         /// The name.
         name: String,
@@ -155,6 +157,13 @@ pub enum RowError<E> {
     /// The database said no.
     #[error(transparent)]
     Database(E),
+}
+
+impl<E> RowError<E> {
+    /// Others held the row for longer than this: for tests of what you do then.
+    pub fn timed_out(waited: Duration) -> Self {
+        RowError::TimedOut { waited }
+    }
 }
 
 /// As `Display`, because that is what a `main` that returns an error prints. The database's own error is shown in its own way.

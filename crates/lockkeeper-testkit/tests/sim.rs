@@ -1,11 +1,15 @@
 //! The core under the simulation: seeds that must hold.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use lockkeeper_core::Memory;
-use lockkeeper_core::observe::{Event, GrantedBy, Observer};
+use lockkeeper_core::kit::locked;
+use lockkeeper_core::observe::{CooledBy, Event, GrantedBy, Observer};
+use lockkeeper_core::{Clock, Key, LockerBuilder, Memory, Moment};
+use lockkeeper_testkit::chaos::Odds;
 use lockkeeper_testkit::sim::{Counts, Scenario};
 
 /// How many seeds every run of the tests tries. More: `LOCKKEEPER_SIM_SEEDS=10000`.
@@ -120,14 +124,45 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Counts locks that had stayed with their process.
+/// What was warm, over all processes of all seeds.
 #[derive(Clone, Debug, Default)]
-struct Retakes(Arc<AtomicU64>);
+struct Warm {
+    retaken: Arc<AtomicU64>,
+    gone_by_time: Arc<AtomicU64>,
+    too_late: Arc<AtomicU64>,
+}
 
-impl Observer for Retakes {
+/// One process, which must have given back what is idle a third of its ttl after it spoke to the store last. That was a third of the
+/// ttl after the answer before at the latest, so that two thirds are the bound for whoever hears answers only.
+#[derive(Debug)]
+struct Idle {
+    of: Warm,
+    clock: Clock,
+    /// When the store last answered about each name.
+    answered: Mutex<BTreeMap<Key, Moment>>,
+    /// How long what is idle may stay after that.
+    bound: Duration,
+}
+
+impl Observer for Idle {
     fn observe(&self, event: &Event<'_>) {
-        if let Event::Granted { by: GrantedBy::Warm, .. } = event {
-            self.0.fetch_add(1, Ordering::Relaxed);
+        let now = self.clock.now();
+        match event {
+            Event::Granted { by: GrantedBy::Warm, .. } => {
+                self.of.retaken.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::Granted { key, .. } | Event::Renewed { key, .. } => {
+                locked(&self.answered).insert((*key).clone(), now);
+            }
+            Event::Cooled { key, by, .. } => {
+                let by_time = u64::from(*by == CooledBy::Time);
+                self.of.gone_by_time.fetch_add(by_time, Ordering::Relaxed);
+                let answered = locked(&self.answered).get(*key).copied();
+                if answered.is_none_or(|it| it.after(self.bound) < now) {
+                    self.of.too_late.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -135,15 +170,31 @@ impl Observer for Retakes {
 /// The same with lockers that keep what is given back: whoever is idle hears that it must go, or goes by itself.
 #[test]
 fn no_seed_breaks_the_rules_of_warm_locks() {
-    let (seeds, retakes) = (seeds(), Retakes::default());
+    let (seeds, warm) = (seeds(), Warm::default());
     let mut total = Counts::default();
     for seed in seeds.clone() {
         for scenario in [Scenario::drawn(seed), Scenario::drawn_with_shares(!seed)] {
-            let retakes = retakes.clone();
-            match scenario.run(Memory::new, move |it| it.warm(true).observer(retakes.clone())) {
+            let (of, time) = (warm.clone(), Arc::new(OnceLock::new()));
+            // Whoever stands still gives nothing back, and a word that was lost is said again.
+            let Odds { request_lost, reply_lost, never, slow, .. } = scenario.odds;
+            let lost = request_lost + reply_lost + never + slow + scenario.slow_letters;
+            let bound = if lost + u64::from(scenario.pauses) == 0 {
+                scenario.ttl * 2 / 3
+            } else {
+                scenario.ttl * 1000
+            };
+            let clock = time.clone();
+            let store = |it: Clock| Memory::new(clock.get_or_init(|| it).clone());
+            let settings = move |it: LockerBuilder| {
+                let clock = time.get().expect("the store was made first").clone();
+                it.warm(true).observer(Idle { of: of.clone(), clock, answered: Mutex::default(), bound })
+            };
+            match scenario.run(store, settings) {
                 Ok(report) => total += report.counts,
                 Err(broken) => panic!("{broken}\n{scenario:?}\n{:?}", broken.counts),
             }
+            let late = warm.too_late.load(Ordering::Relaxed);
+            assert_eq!(late, 0, "seed {seed}: idle for longer than it may be\n{scenario:?}");
         }
     }
     println!("seeds {seeds:?}: {total:?}");
@@ -154,7 +205,8 @@ fn no_seed_breaks_the_rules_of_warm_locks() {
         ("lost", lost),
         ("cancelled", cancelled),
         ("crashed", crashed),
-        ("taken again", retakes.0.load(Ordering::Relaxed)),
+        ("taken again", warm.retaken.load(Ordering::Relaxed)),
+        ("gone by time", warm.gone_by_time.load(Ordering::Relaxed)),
     ];
     must_have_happened(&seeds, &counts);
 }

@@ -356,7 +356,8 @@ impl Desk {
 
     /// This seat, if nobody has it. From then on its last holder cannot decide.
     pub(crate) async fn take(&self, seat: u32) -> Result<Option<(u64, Guard)>> {
-        let attempt = self.locker.try_lock(self.log.id.seat(seat)).note("two-phase commit");
+        // Not the one that another coordinator in the same owner's scope has.
+        let attempt = self.locker.try_lock(self.log.id.seat(seat)).not_reentrant().note("two-phase commit");
         let attempt = match self.ttl {
             Some(ttl) => attempt.ttl(ttl),
             None => attempt,

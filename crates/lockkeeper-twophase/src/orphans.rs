@@ -63,7 +63,12 @@ impl TwoPhase {
         let mut found = Found::look(&desk, &lost).await?;
         let mut orphans = Vec::new();
         for (id, prepared) in std::mem::take(&mut found.prepared) {
-            let held = desk.locker.try_lock(lost.seat(id.seat())).note("recovery without the log").await?;
+            let held = desk
+                .locker
+                .try_lock(lost.seat(id.seat()))
+                .not_reentrant()
+                .note("recovery without the log")
+                .await?;
             let committed: Vec<String> =
                 found.witnesses.iter().filter(|it| it.0 == id).map(|it| it.1.clone()).collect();
             let fate = match (&held, committed.is_empty()) {
@@ -127,7 +132,12 @@ impl Found {
         at.retain(|_, it| it.len() < desk.participants.len());
         let mut orphans = Vec::new();
         for (id, committed) in at {
-            let seat = desk.locker.try_lock(lost.seat(id.seat())).note("recovery without the log").await?;
+            let seat = desk
+                .locker
+                .try_lock(lost.seat(id.seat()))
+                .not_reentrant()
+                .note("recovery without the log")
+                .await?;
             let Some(guard) = seat else { continue };
             drop(guard.release().await);
             let others = desk.participants.keys().filter(|it| !committed.contains(it));

@@ -312,7 +312,7 @@ async fn survey(desk: &Desk) -> Result<Survey> {
 
 /// Whether somebody sits there. Asking takes the lock for a moment if nobody does; the log is not told.
 async fn is_held(desk: &Desk, seat: u32) -> Result<bool> {
-    match desk.locker.try_lock(desk.log.id.seat(seat)).await? {
+    match desk.locker.try_lock(desk.log.id.seat(seat)).not_reentrant().await? {
         None => Ok(true),
         Some(guard) => {
             drop(guard.release().await);

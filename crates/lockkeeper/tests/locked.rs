@@ -356,3 +356,32 @@ async fn nesting_does_not_multiply_the_size_of_futures() {
     assert!(three < one * 3, "{one} bytes alone, {three} bytes three levels deep");
     assert_eq!(nested_3(&locker).await, 1024);
 }
+
+/// What two futures of one body do side by side belongs to one owner; it does not lead twice for that, nor do a tick twice at once.
+#[tokio::test]
+async fn a_body_that_stands_twice_at_once_leads_once_and_does_a_tick_once() {
+    #[locked("body", locker = locker)]
+    async fn body(locker: &Locker) -> Result<[usize; 2], Error> {
+        let (leaders, jobs) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let alone = async |inside: &AtomicUsize| {
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two of one body are inside at once");
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+        };
+        let campaign = locker.campaign("role", "here");
+        let lead = || campaign.run(async |_| alone(&leaders).await);
+        let led = tokio::join!(lead(), lead());
+        led.0.and(led.1)?;
+        let job = || {
+            locker.once("nightly", "1").run(async |_| {
+                alone(&jobs).await;
+                Ok::<_, Error>(())
+            })
+        };
+        let (one, other) = tokio::join!(job(), job());
+        Ok([one?, other?].map(|it| usize::from(it == lockkeeper::Once::Ran(()))))
+    }
+    let locker = locker();
+    let ran = tokio::time::timeout(HANG, body(&locker)).await.expect("nobody waits for itself");
+    assert_eq!(ran.unwrap().into_iter().sum::<usize>(), 1);
+}

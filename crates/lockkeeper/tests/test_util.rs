@@ -72,7 +72,7 @@ fn an_error_that_main_returns_reads_as_a_sentence() {
     let (fence, seen) = (Fence::from_u64(7), Fence::from_u64(9));
     let resource = Key::new("orders/42").unwrap();
     reads_as_a_sentence(&FencedError::<std::io::Error>::Stale { resource, fence, seen });
-    reads_as_a_sentence(&FencedError::<std::io::Error>::TooLarge { fence });
+    reads_as_a_sentence(&FencedError::<std::io::Error>::number_of(Fence::from_u64(u64::MAX)).unwrap_err());
     reads_as_a_sentence(&Fault::transient("redis", "taking the lock", "the connection broke"));
 }
 
@@ -113,8 +113,7 @@ async fn an_error_of_row_locks_that_main_returns_reads_as_a_sentence() {
     reads_as_a_sentence(
         &Column::new::<std::io::Error>("stock; DROP TABLE stock", "id", "amount").unwrap_err(),
     );
-    let waited = Duration::from_millis(1500);
-    reads_as_a_sentence(&RowError::<std::io::Error>::TimedOut { waited });
+    reads_as_a_sentence(&RowError::<std::io::Error>::timed_out(Duration::from_millis(1500)));
 }
 
 #[cfg(feature = "twophase")]

@@ -15,7 +15,7 @@ use crate::engine::background::InRuntime;
 use crate::engine::contest::{self, Contest};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::leave::{release, step_down};
+use crate::engine::leave::{Leave, release, step_down};
 use crate::engine::line::{Arrival, Before};
 use crate::engine::rounds;
 use crate::engine::shared::Engine;
@@ -68,8 +68,8 @@ impl LockRequest {
                 debug_assert!(false, "only a try finds a lock busy");
                 return Poll::Ready(Err(Error::Closed));
             }
-            Start::Represent(keeper) => {
-                Progress::Contending(contend(self, engine, key, self.started, keeper))
+            Start::Represent(keeper, leaving) => {
+                Progress::Contending(contend(self, engine, key, self.started, (keeper, leaving)))
             }
             Start::Wait(waiter) => {
                 if timeless {
@@ -114,10 +114,10 @@ impl LockRequest {
             Call::Represent(keeper) => keeper,
         };
         let key = self.checked_key(engine)?;
-        match represent(self, engine, key, keeper, now)? {
+        match represent(self, engine, key, keeper, now, true)? {
             Ok(held) => Poll::Ready(Ok(Won { held, by: GrantedBy::Store, waited })),
             Err(keeper) => {
-                self.progress = Progress::Contending(contend(self, engine, key, now, keeper));
+                self.progress = Progress::Contending(contend(self, engine, key, now, (keeper, None)));
                 Poll::Pending
             }
         }
@@ -251,16 +251,17 @@ async fn try_once(
 ) -> Result<Option<Won>> {
     let (start, label) = (begin(&request, engine, key, started), request.label(engine));
     drop(request);
-    let keeper = match start? {
+    let (keeper, leaving) = match start? {
         Start::Held(held, by) => return Ok(Some(Won { held, by, waited: Waited::NOT })),
         Start::Busy => return Ok(None),
         Start::Wait(_) => {
             debug_assert!(false, "a try does not stand in line");
             return Ok(None);
         }
-        Start::Represent(keeper) => keeper,
+        Start::Represent(keeper, leaving) => (keeper, leaving),
     };
     let mut contest = Contest::new(engine, key, ask, keeper);
+    contest.after(leaving, Moment::NEVER).await;
     let mut won = contest.win(started, Moment::NEVER).await?;
     // Where the store cannot tell, whoever keeps locks expects others to do so, too.
     if won.is_none() && engine.profile.recalls() && contest.met_idle().unwrap_or(ask.warm) {
@@ -273,7 +274,8 @@ async fn try_once(
 /// What the first step led to.
 enum Start {
     Held(Hold, GrantedBy),
-    Represent(Keeper),
+    /// Once what is of no use to us has left.
+    Represent(Keeper, Option<Leave>),
     Wait(Arc<Waiter>),
     Busy,
 }
@@ -282,7 +284,8 @@ enum Start {
 fn begin(request: &LockRequest, engine: &Arc<Engine>, key: &Key, now: Moment) -> Result<Start> {
     engine.start()?;
     check_order(request, engine, key);
-    match arrive(engine, key, &request.ask, now) {
+    let mut leaving = None;
+    match arrive(engine, key, &request.ask, now, &mut leaving) {
         Arrival::Cooled(_) => {
             debug_assert!(false, "whoever arrives gives back what is of no use to it");
             Err(Error::Closed)
@@ -300,9 +303,9 @@ fn begin(request: &LockRequest, engine: &Arc<Engine>, key: &Key, now: Moment) ->
             Ok(Start::Held(held, GrantedBy::Sharing))
         }
         Arrival::InTheWay(load) => Err(in_the_way(load)),
-        Arrival::Represent => Ok(match represent(request, engine, key, None, now)? {
+        Arrival::Represent => Ok(match represent(request, engine, key, None, now, leaving.is_none())? {
             Ok(held) => Start::Held(held, GrantedBy::Store),
-            Err(keeper) => Start::Represent(keeper),
+            Err(keeper) => Start::Represent(keeper, leaving),
         }),
         Arrival::Reentered(held) => Ok(Start::Held(held, GrantedBy::Reentry)),
         Arrival::Wait(waiter) => Ok(Start::Wait(waiter)),
@@ -326,17 +329,19 @@ fn check_order(request: &LockRequest, engine: &Engine, key: &Key) {
 }
 
 /// This caller goes to the store for all of us, perhaps from a place that another began. It holds already if the store
-/// is inside this process and the lock is free there; otherwise it must contend.
+/// is inside this process, may be asked now, and the lock is free there; otherwise it must contend.
 fn represent(
     request: &LockRequest,
     engine: &Arc<Engine>,
     key: &Key,
     keeper: Option<Keeper>,
     now: Moment,
+    at_once: bool,
 ) -> Result<Result<Hold, Keeper>> {
     let ask = &request.ask;
     let entered = keeper.map_or_else(|| contest::enter(engine, key, ask, request.label(engine)), Ok);
     match entered {
+        Ok(keeper) if !at_once => Ok(Err(keeper)),
         Ok(keeper) => match contest::at_once(engine, key, ask, keeper, now) {
             Ok(held) => held.map(Ok),
             Err(keeper) => Ok(Err(keeper)),
@@ -356,13 +361,18 @@ fn too_deep(engine: &Engine) -> Error {
 }
 
 fn in_the_way(load: Load) -> Error {
-    let how = if load == Load::READER {
-        "reads it already".to_owned()
-    } else {
-        format!("holds {load} of it already")
-    };
+    if load == Load::READER {
+        return Error::invalid(
+            "this owner reads it already and would wait for itself; release that first, or take the lock for writing from the start",
+        );
+    }
+    if load.is_exclusive() {
+        return Error::invalid(
+            "this owner has the lock for itself already and would wait for itself; release that first",
+        );
+    }
     Error::invalid(format!(
-        "this owner {how} and would wait for itself; release that first, or take the lock for writing from the start"
+        "this owner holds {load} already and would wait for itself; release some first, or ask for all of them at once"
     ))
 }
 
@@ -372,12 +382,14 @@ fn contend(
     engine: &Arc<Engine>,
     key: &Key,
     called_at: Moment,
-    keeper: Keeper,
+    (keeper, leaving): (Keeper, Option<Leave>),
 ) -> Contending {
     let (engine, key, ask) = (engine.clone(), key.clone(), request.ask.clone());
     let (started, until) = (request.started, request.started.after(request.wait.into()));
     Box::pin(async move {
-        let won = Contest::new(&engine, &key, &ask, keeper).win(started, until).await?;
+        let mut contest = Contest::new(&engine, &key, &ask, keeper);
+        contest.after(leaving, until).await;
+        let won = contest.win(started, until).await?;
         debug_assert!(won.is_some(), "only a try comes back without the lock and without an error");
         let held = won.ok_or(Error::Closed)?;
         let waited = Waited::in_lines(called_at - started, engine.clock.now() - called_at);

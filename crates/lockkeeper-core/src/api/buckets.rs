@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::api::guard::Guard;
 use crate::api::locker::Locker;
+use crate::api::request::LockRequest;
 use crate::error::{Error, Result};
 use crate::key::Key;
 
@@ -182,7 +183,7 @@ impl Buckets {
         if let Some(bucket) = self.try_lock(Start::At(index)).await? {
             return Ok(bucket);
         }
-        let guard = self.locker.lock_key(Ok(self.keys[index].clone())).wait_at_most(wait).await?;
+        let guard = bucket(&self.locker, &self.keys[index]).wait_at_most(wait).await?;
         Ok(Bucket { index, guard })
     }
 
@@ -197,6 +198,11 @@ impl Buckets {
             }
         }
     }
+}
+
+/// A bucket that its owner has is not free, also for the same owner: two of its futures would sell the same piece.
+fn bucket(locker: &Locker, key: &Key) -> LockRequest {
+    locker.lock_key(Ok(key.clone())).not_reentrant()
 }
 
 /// One walk through all buckets.
@@ -239,7 +245,7 @@ impl Sweep<'_> {
         while self.seen < keys.len() {
             let index = (self.first + self.seen) % keys.len();
             self.seen += 1;
-            match locker.lock_key(Ok(keys[index].clone())).attempt().await? {
+            match bucket(locker, &keys[index]).attempt().await? {
                 Some(guard) => return Ok(Some(Bucket { index, guard })),
                 None => self.taken += 1,
             }

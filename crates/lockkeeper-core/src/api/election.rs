@@ -21,6 +21,7 @@ use crate::api::guard::{Guard, Lost};
 use crate::api::request::LockRequest;
 use crate::clock::Moment;
 use crate::engine::background::InRuntime;
+use crate::engine::hold::Hold;
 use crate::engine::memo::{Change, MemoOf};
 use crate::engine::shared::Engine;
 use crate::error::{Error, Result};
@@ -111,6 +112,8 @@ impl Campaign {
         engine.start()?;
         let memo = memo_of(engine, &self.name)?;
         let mut request = LockRequest::new(engine.clone(), Key::new(&self.name)).ttl(self.ttl).cold();
+        // Two who stand side by side in one owner's scope are two: one leads, the other waits.
+        request = request.not_reentrant();
         if let Some(wait) = self.wait {
             request = request.wait_at_most(wait);
         }
@@ -121,6 +124,7 @@ impl Campaign {
         let rostrum = Arc::new(Rostrum {
             memo,
             term: guard.fence(),
+            held: guard.held().clone(),
             label: engine.label.clone(),
             value: Mutex::new(self.value.clone()),
             ttl: self.ttl,
@@ -158,7 +162,11 @@ impl Campaign {
         loop {
             let leadership = match self.win().await {
                 Ok(it) => it,
-                Err(error) if error.is_transient() && self.wait.is_none() => {
+                // Won and lost before anybody knew, as by a process that stood still.
+                Err(error)
+                    if matches!(error, Error::Lost { .. })
+                        || (error.is_transient() && self.wait.is_none()) =>
+                {
                     InRuntime::new(&self.engine.background, self.engine.clock.sleep(STAND_AGAIN)).await;
                     continue;
                 }
@@ -270,8 +278,11 @@ impl Leadership {
     }
 
     async fn proclaim_now(&self) -> Result<()> {
-        self.guard()?.check()?;
-        InRuntime::new(&self.engine.background, self.rostrum.proclaim(&self.engine)).await
+        let guard = self.guard()?;
+        guard.check()?;
+        InRuntime::new(&self.engine.background, self.rostrum.proclaim(&self.engine)).await?;
+        // What was lost meanwhile was not written, or is not ours to say any more.
+        guard.check()
     }
 
     /// Give the role back. The next may lead at once. When this resolves nobody sees us lead any more, and whoever leads by
@@ -339,6 +350,8 @@ impl Drop for Vacating {
 struct Rostrum {
     memo: MemoOf,
     term: Fence,
+    /// By which it is judged whether we still lead: the clock knows it before anybody tells.
+    held: Hold,
     label: Arc<Label>,
     value: Mutex<String>,
     ttl: Duration,
@@ -362,7 +375,7 @@ impl Rostrum {
         let decide = |there: Option<&[u8]>| {
             let later = there.and_then(Leader::read).is_some_and(|it| self.term < it.term);
             // Asked anew after each conflict: whoever has gone in between is not written again.
-            if later || *self.over.borrow() {
+            if later || *self.over.borrow() || !self.held.is_valid_by(&engine.clock) {
                 return Ok(Change::Leave(()));
             }
             Ok(Change::Write(self.leader(engine).text().into_bytes(), self.ttl))

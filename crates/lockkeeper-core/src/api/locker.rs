@@ -188,7 +188,8 @@ impl Locker {
     /// A job that runs once for each tick of its schedule, over all instances. See [`OnceRequest`].
     pub fn once(&self, name: impl AsRef<str>, tick: impl AsRef<str>) -> OnceRequest {
         let name = name.as_ref();
-        OnceRequest::new(self.lock(name).cold(), name, tick.as_ref())
+        // Two runs in one owner's scope are two: one runs the job, the other waits and finds it done.
+        OnceRequest::new(self.lock(name).cold().not_reentrant(), name, tick.as_ref())
     }
 
     /// Stand for the role of this name, with a value that everybody can read while we lead. See [`Campaign`].

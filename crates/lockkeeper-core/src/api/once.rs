@@ -100,7 +100,8 @@ impl OnceRequest {
         self
     }
 
-    /// Who asks. See [`LockRequest::owner`].
+    /// Who asks, for whoever lists the locks, and for a job that takes the lock of its name again. Two runs of one owner are two
+    /// all the same: the second waits for the first.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.request = self.request.owner(owner);
         self

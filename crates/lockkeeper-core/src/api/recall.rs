@@ -30,7 +30,8 @@ pub(super) async fn recall(
     trip: Duration,
 ) -> Result<Option<Hold>> {
     let now = engine.clock.now();
-    match arrive(engine, key, ask, now) {
+    let mut leaving = None;
+    match arrive(engine, key, ask, now, &mut leaving) {
         Arrival::Represent => {}
         Arrival::Held(held) | Arrival::Retaken(held) | Arrival::Joined(held, _) => return Ok(Some(held)),
         // Others of us have come meanwhile.
@@ -39,7 +40,9 @@ pub(super) async fn recall(
     let ask = Ask { patient: true, ..ask.clone() };
     let keeper = contest::enter(engine, key, &ask, label).inspect_err(|_| step_down(engine, key, None))?;
     let until = now.after(moment(&engine.profile, trip));
-    match Contest::new(engine, key, &ask, keeper).win(now, until).await {
+    let mut contest = Contest::new(engine, key, &ask, keeper);
+    contest.after(leaving, until).await;
+    match contest.win(now, until).await {
         Err(Error::TimedOut { .. }) => Ok(None),
         answer => answer,
     }

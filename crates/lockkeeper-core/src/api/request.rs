@@ -109,6 +109,7 @@ impl LockRequest {
             max_hold,
             at_least: Span::ZERO,
             patient: true,
+            reenters: true,
             warm: settings.warm,
         };
         LockRequest {
@@ -175,6 +176,30 @@ impl LockRequest {
         self
     }
 
+    /// Wait for everybody who has the lock, this owner included. For what must not run twice at once although one owner asks
+    /// twice, as futures that one task polls side by side do: roles, ticks and buckets are asked for in this way. Who asks so in
+    /// the middle of what it holds waits for itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// # use lockkeeper_core::{Locker, Memory, Owner};
+    /// # let locker = Locker::new(Memory::default());
+    /// Owner::new("import")
+    ///     .scope(async {
+    ///         let guard = locker.lock("report").await?;
+    ///         assert!(locker.try_lock("report").await?.is_some()); // the same lock, deeper
+    ///         assert!(locker.try_lock("report").not_reentrant().await?.is_none());
+    ///         guard.release().await
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn not_reentrant(mut self) -> Self {
+        self.ask.reenters = false;
+        self
+    }
+
     /// Let the lock stay with this process after it was given back, as long as nobody outside wants it: see
     /// [`LockerBuilder::warm`](crate::LockerBuilder::warm).
     pub fn warm(mut self) -> Self {
@@ -188,7 +213,8 @@ impl LockRequest {
         self
     }
 
-    /// A free text, shown to whoever lists the locks.
+    /// A free text, shown to whoever lists the locks. A warm lock that is taken again keeps that of the guard for which the store gave it:
+    /// another would cost a trip.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(Box::new(note.into()));
         self
@@ -397,6 +423,11 @@ impl Attempt {
     /// See [`LockRequest::owner`].
     pub fn owner(self, owner: &Owner) -> Self {
         Attempt(self.0.owner(owner))
+    }
+
+    /// See [`LockRequest::not_reentrant`].
+    pub fn not_reentrant(self) -> Self {
+        Attempt(self.0.not_reentrant())
     }
 
     /// See [`LockRequest::warm`].

@@ -16,6 +16,8 @@ pub(crate) struct Ask {
     pub(crate) at_least: Span,
     /// `false` for a try.
     pub(crate) patient: bool,
+    /// Whether it goes in where its owner is inside already. If not, it waits for its owner as for anybody else.
+    pub(crate) reenters: bool,
     /// Whether the lock may stay with this process after it was given back.
     pub(crate) warm: bool,
 }

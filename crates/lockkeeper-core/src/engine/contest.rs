@@ -16,7 +16,7 @@ use crate::engine::finish::Finisher;
 use crate::engine::grant::{self, Useless, tenure_of};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::{Keeper, Shape};
-use crate::engine::leave::step_down;
+use crate::engine::leave::{Leave, step_down};
 use crate::engine::shared::Engine;
 use crate::error::{Error, Result, Stage};
 use crate::key::Key;
@@ -114,6 +114,17 @@ impl<'a> Contest<'a> {
             waits: None,
             takes_turns: false,
             may_be_idle: None,
+        }
+    }
+
+    /// What was idle here and of no use to us leaves first. Not for long: then we stand behind it, as we would behind anybody.
+    pub(crate) async fn after(&mut self, leaving: Option<Leave>, until: Moment) {
+        if let Some(leaving) = leaving {
+            let now = self.engine.clock.now();
+            // Whoever does not wait for others waits for the store.
+            let until = if until <= now { Moment::NEVER } else { until }.min(now.after(self.ask.ttl / 10));
+            // Dropped or failed, it goes on in the background.
+            drop(self.engine.clock.within(until, pin!(leaving.confirmed())).await);
         }
     }
 

@@ -248,7 +248,8 @@ impl Line {
 
     /// The owner is inside already: deeper, or refused at once if it would wait for itself.
     fn reenter(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<Arrival> {
-        let owner = ask.owner.as_ref()?;
+        let owner = ask.owner.as_ref().filter(|_| ask.reenters)?;
+        let mut has: Option<Load> = None;
         for holding in self.room.holdings_mut() {
             let depth = holding.depth_of(owner);
             if depth == 0 || !holding.is_valid_by(rules.clock) {
@@ -269,9 +270,11 @@ impl Line {
                 holding.enter(Some(owner));
                 return Some(Arrival::Reentered(holding.hold_for(Some(owner.clone()))));
             }
-            if !inside.fits_beside(asked) {
-                return Some(Arrival::InTheWay(inside));
+            let all = has.map_or(inside, |it| it.with(inside));
+            if !all.fits_beside(asked) {
+                return Some(Arrival::InTheWay(all));
             }
+            has = Some(all);
         }
         None
     }
@@ -283,15 +286,14 @@ impl Line {
         if ask.load != Load::READER || ask.max_hold != Span::ENDLESS {
             return None;
         }
+        let now = rules.clock.now();
+        // There may be a newer one beside one whose turn is over.
         let may_share = |it: &&mut Holding| {
-            it.load() == Load::READER && it.until == Moment::NEVER && it.tenure.ttl == ask.ttl
+            let alike = it.load() == Load::READER && it.until == Moment::NEVER && it.tenure.ttl == ask.ttl;
+            alike && may_go_on(&it.tenure, u64::from(it.joined_while_wanted), rules.bounds, now)
         };
         let holding = self.room.holdings_mut().iter_mut().find(may_share)?;
-        let (tenure, now) = (&holding.tenure, rules.clock.now());
-        let joined = u64::from(holding.joined_while_wanted);
-        if !may_go_on(tenure, joined, rules.bounds, now) {
-            return None;
-        }
+        let tenure = &holding.tenure;
         if tenure.wanted_since().is_some() {
             holding.joined_while_wanted += 1;
         }

@@ -2,10 +2,12 @@
 //!
 //! It visits the queue's lines instead of keeping a list of its own, so taking and giving back a lock
 //! costs it nothing. Tenures that are due within a quarter of a renewal period are renewed together,
-//! so that a backend can send them as one batch.
+//! so that a backend can send them as one batch. Where one session keeps all locks of a ttl, one of its signs of life does for
+//! all of them: when one is due, all are renewed.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
@@ -17,6 +19,7 @@ use crate::engine::tenure::Tenure;
 use crate::error::LostReason;
 use crate::kit::locked;
 use crate::observe::CooledBy;
+use crate::spi::profile::Lease;
 
 /// A tenure began: make sure that a round comes before it must be renewed or ends, and that it hears the store.
 pub(crate) fn include(engine: &Arc<Engine>, tenure: &Arc<Tenure>, until: Moment) {
@@ -73,6 +76,8 @@ async fn woken(earlier: &Notify, alarm: Option<&mut watch::Receiver<u64>>) -> Wo
 fn visit(engine: &Arc<Engine>, now: Moment, alarmed: bool) -> Moment {
     let (mut due, mut lost, mut next) = (Vec::new(), Vec::new(), Moment::NEVER);
     let mut cold = Vec::new();
+    let kept_by_one = kept_by_one(engine, now);
+    let by_session = engine.profile.lease == Lease::Session;
     engine.queue.for_each_held(|tenure, until, is_idle| {
         if is_idle {
             // What nobody has is not renewed.
@@ -86,7 +91,12 @@ fn visit(engine: &Arc<Engine>, now: Moment, alarmed: bool) -> Moment {
             lost.push((tenure.clone(), reason));
             return;
         }
-        if alarmed || tenure.renew_at() <= now.after(tenure.ttl / 12) || tenure.ask_at() <= now {
+        let is_due = if by_session {
+            kept_by_one.contains(&tenure.ttl)
+        } else {
+            tenure.renew_at() <= now.after(tenure.ttl / 12)
+        };
+        if alarmed || is_due || tenure.ask_at() <= now {
             due.push(tenure.clone());
             tenure.set_renew_at(now.after(tenure.ttl / 3));
             tenure.set_ask_at(Moment::NEVER);
@@ -103,6 +113,20 @@ fn visit(engine: &Arc<Engine>, now: Moment, alarmed: bool) -> Moment {
         renew(engine, tenure);
     }
     next
+}
+
+/// Where a session keeps what is held: the ttls of which something is due now. Nothing else is renewed before its time there, so
+/// that a sign of life comes a third of the ttl after the one before, however many locks come and go meanwhile.
+fn kept_by_one(engine: &Engine, now: Moment) -> Vec<Duration> {
+    let mut ttls = Vec::new();
+    if engine.profile.lease == Lease::Session {
+        engine.queue.for_each_held(|tenure, _, is_idle| {
+            if !is_idle && tenure.renew_at() <= now && !ttls.contains(&tenure.ttl) {
+                ttls.push(tenure.ttl);
+            }
+        });
+    }
+    ttls
 }
 
 fn loss(tenure: &Tenure, until: Moment, now: Moment) -> Option<LostReason> {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use crate::clock::Moment;
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
-use crate::engine::leave::{cool, kept, leave_in_background};
+use crate::engine::leave::{Leave, cool, kept, leave_in_caller};
 use crate::engine::line::Arrival;
 use crate::engine::renewal::listen_idle;
 use crate::engine::shared::Engine;
@@ -57,14 +57,21 @@ fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
     true
 }
 
-/// Arrive, after what is idle and of no use to this caller was given back.
+/// Arrive, after what is idle and of no use to this caller has begun to leave. Whoever goes to the store then waits for the end
+/// of that, lest it stands behind our own place; if nobody does, it goes on in the background.
 #[inline]
-pub(crate) fn arrive(engine: &Arc<Engine>, key: &Key, ask: &Ask, now: Moment) -> Arrival {
+pub(crate) fn arrive(
+    engine: &Arc<Engine>,
+    key: &Key,
+    ask: &Ask,
+    now: Moment,
+    leaving: &mut Option<Leave>,
+) -> Arrival {
     loop {
         match engine.queue.arrive(key, ask, now) {
             Arrival::Cooled(tenure) => {
                 engine.observe(&Event::Cooled { key, by: CooledBy::Unfit });
-                leave_in_background(engine, &tenure);
+                *leaving = leave_in_caller(engine, &tenure);
             }
             arrival => return arrival,
         }

@@ -163,6 +163,12 @@ impl Load {
         }
     }
 
+    /// Two claims of one owner, as others have to see them: what they weigh together, of the smaller total.
+    #[must_use]
+    pub(crate) fn with(self, other: Load) -> Self {
+        Load::new(self.weight.saturating_add(other.weight), self.capacity.min(other.capacity))
+    }
+
     /// The stronger of two wishes for one name: alone before shared, more permits before fewer.
     #[must_use]
     pub fn stronger(self, other: Load) -> Self {
@@ -257,6 +263,7 @@ impl ClaimId {
     /// An id that is unique in this process only. It costs next to nothing, and is enough for a store that
     /// no other process can reach.
     pub fn local() -> Self {
+        // Only that each is given once matters: Relaxed.
         static THREADS: AtomicU64 = AtomicU64::new(1);
         thread_local! {
             static NEXT: Cell<u128> = Cell::new(u128::from(THREADS.fetch_add(1, Ordering::Relaxed)) << 64);

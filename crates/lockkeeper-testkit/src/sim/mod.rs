@@ -1,7 +1,7 @@
 //! Seeded simulation: several processes, a bad network and an evil spirit, in virtual time, on one thread.
 //!
 //! Every process has a locker of its own over one shared store. Between them lies a network that delays
-//! beyond the ttl, loses requests and replies, swallows calls for ever, and delivers letters of the dead.
+//! beyond the ttl, loses requests, replies and signs, swallows calls for ever, and delivers letters of the dead.
 //! Processes are paused and killed. A [`Witness`] looks at every guard after every step:
 //!
 //! * what is valid at any moment fits together, in the whole world: one tenure, or shares whose weights are within the
@@ -57,6 +57,8 @@ pub struct Scenario {
     pub odds: Odds,
     /// Letters of a thousand that travel up to twice the ttl.
     pub slow_letters: u64,
+    /// Signs of a thousand that never reach whoever waits for them, or holds and may be idle.
+    pub lost_signs: u64,
     /// How many pauses of up to twice the ttl the evil spirit inflicts.
     pub pauses: u32,
     /// How many processes it kills; each is replaced by a new one.
@@ -99,6 +101,8 @@ impl Scenario {
             keys: 1,
             shares: false,
             together: false,
+            // Also where all else is calm: signs are hints.
+            lost_signs: chance.below(2) * chance.below(1000),
         }
     }
 

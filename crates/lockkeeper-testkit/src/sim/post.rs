@@ -40,12 +40,21 @@ pub struct Delays {
     pub slow_max: Duration,
     /// The longest way of any other.
     pub usual_max: Duration,
+    /// Signs of a thousand that never arrive.
+    pub lost_signs: u64,
 }
 
 impl Delays {
     fn draw(&mut self) -> Duration {
         let slow = self.chance.per_mille(self.slow);
         self.chance.span(if slow { self.slow_max } else { self.usual_max })
+    }
+
+    /// How long a sign takes, or `None` if it never arrives.
+    fn draw_sign(&mut self) -> Option<Duration> {
+        let lost = self.chance.per_mille(self.lost_signs);
+        let delay = self.draw();
+        (!lost).then_some(delay)
     }
 }
 
@@ -98,7 +107,7 @@ impl<B: Backend> Backend for Post<B> {
 
 /// A place at the far end of a post.
 pub struct PostPlace<B: Backend> {
-    /// Wake-ups are hints, so they need no letters.
+    /// Wake-ups are hints, so they need no letters: they are late, or never come.
     ear: B::Place,
     claim: Claim,
     post: Post<B>,
@@ -153,8 +162,11 @@ impl<B: Backend> Place for PostPlace<B> {
         self.send(|it| Box::pin(it.turn()))
     }
 
-    fn changed(&mut self) -> impl Future<Output = ()> + Send {
-        self.ear.changed()
+    async fn changed(&mut self) {
+        let sign = locked(&self.post.delays).draw_sign();
+        let Some(delay) = sign else { return std::future::pending().await };
+        self.ear.changed().await;
+        self.post.clock.sleep(delay).await;
     }
 
     fn was_called(&self) -> bool {

@@ -44,9 +44,14 @@ impl Way {
     /// `store` behind a bad network of its own: letters that outlive their senders, and calls that are lost or
     /// never answered.
     pub fn to<B: Backend>(&self, store: B) -> Chaos<Post<B>> {
-        let Scenario { odds, ttl, slow_letters, .. } = self.scenario;
-        let delays =
-            Delays { chance: self.fork(), slow: slow_letters, slow_max: ttl * 2, usual_max: odds.usual_max };
+        let Scenario { odds, ttl, slow_letters, lost_signs, .. } = self.scenario;
+        let delays = Delays {
+            chance: self.fork(),
+            slow: slow_letters,
+            slow_max: ttl * 2,
+            usual_max: odds.usual_max,
+            lost_signs,
+        };
         let post = Post::new(store, self.clock.clone(), self.network.clone(), delays, ttl);
         let (mut chance, healed) = (self.fork(), self.healed.clone());
         Chaos::new(post, self.clock.clone(), move |_, _| {

@@ -1,6 +1,6 @@
 //! A coordinator that was paused and replaced decides nothing, and two who recover at once do no harm.
 
-use lockkeeper_core::{Clock, Locker, Memory};
+use lockkeeper_core::{Clock, Locker, Memory, Owner};
 use lockkeeper_servers::{Flavour, MysqlOptions};
 use lockkeeper_twophase::{Participant, Ruling, TwoPhase, Verdict};
 
@@ -124,4 +124,19 @@ async fn an_office_finishes_what_a_dead_one_left_without_being_asked() {
     tokio::time::timeout(HANG, finished).await.expect("the sweep takes the seat of the dead");
     assert_eq!(office.verdict(&id.parse().unwrap()).await.unwrap(), Verdict::Committed);
     assert!(site.check(&bank, "swept").await);
+}
+
+/// Two in one process, over one locker, in the scope of one owner, as in the body of a locked function.
+#[tokio::test]
+async fn two_coordinators_of_one_owner_have_a_seat_each_and_nobody_takes_them_for_dead() {
+    let (folder, locker) = (tempfile::TempDir::new().unwrap(), Locker::new(Memory::default()));
+    let log = format!("sqlite:{}", folder.path().join("2pc.db").display());
+    let open = async || TwoPhase::open(&log, &locker).await.unwrap();
+    let story = async {
+        let (one, other) = (open().await.start().await.unwrap(), open().await.start().await.unwrap());
+        assert_eq!((one.seat(), other.seat()), (0, 1), "two coordinators decide from one seat");
+        let (_, busy) = open().await.recover().await.unwrap();
+        assert_eq!(busy.len(), 2, "the seats of the living are theirs: {busy:?}");
+    };
+    Owner::new("x").scope(story).await;
 }

@@ -16,6 +16,10 @@ const COMPLETE: &[(&str, &str)] = &[
     ("Turn", "an answer is either or; its variants are open"),
     ("Renewal", "an answer is either or; its variants are open"),
     ("Host", "a name and a port"),
+    (
+        "FencedError::Stale",
+        "checkers of other people's databases make it; it says all that such a refusal is",
+    ),
 ];
 
 /// Words by which code reads a clock or sleeps.
@@ -99,6 +103,7 @@ pub(super) fn file(name: &str, text: &str, complaints: &mut Vec<String>) {
     }
     if !CLOSED.iter().any(|it| name.starts_with(it)) && !text.contains("@generated") {
         open_types(name, code, complaints);
+        open_variants(name, code, complaints);
     }
 }
 
@@ -154,6 +159,28 @@ fn open_types(name: &str, code: &str, complaints: &mut Vec<String>) {
         } else if !line.starts_with("#[") {
             open = false;
         }
+    }
+}
+
+/// Variants of public enums that have named fields can grow, too: another field would break whoever names them all.
+fn open_variants(name: &str, code: &str, complaints: &mut Vec<String>) {
+    let (mut of, mut open) = (None, false);
+    for (number, line) in code.lines().enumerate() {
+        if let Some(rest) = line.strip_prefix("pub enum ") {
+            of = Some(rest.chars().take_while(|it| it.is_alphanumeric()).collect::<String>());
+        } else if line.starts_with('}') {
+            of = None;
+        }
+        let Some(of) = &of else { continue };
+        let Some(inside) = line.strip_prefix("    ").filter(|it| !it.starts_with([' ', '}'])) else {
+            continue;
+        };
+        let is_variant = inside.starts_with(char::is_uppercase) && inside.contains(" {");
+        let kind = format!("{of}::{}", inside.split(' ').next().unwrap_or_default());
+        if is_variant && !open && !COMPLETE.iter().any(|it| it.0 == kind) {
+            complaints.push(format!("{name}:{}: `{kind}` cannot grow: `#[non_exhaustive]`", number + 1));
+        }
+        open = inside.starts_with("#[non_exhaustive]") || (open && inside.starts_with(['#', '/']));
     }
 }
 
@@ -266,6 +293,17 @@ mod tests {
             [""; 0]
         );
         assert_eq!(complaints(core, "pub struct Point {\n    x: u32,\n}\n"), [""; 0]);
+        // Each variant with named fields, too.
+        let variants = |attribute: &str, line: &str| {
+            complaints(
+                core,
+                &format!("#[non_exhaustive]\npub enum Colour {{\n    Red(u8),\n{attribute}    {line}\n}}\n"),
+            )
+        };
+        for line in ["Mixed {\n        red: u8,\n    },", "Mixed { red: u8 },"] {
+            assert_eq!(variants("", line).len(), 1, "{line}");
+            assert_eq!(variants("    #[non_exhaustive]\n    #[error(\"it\")]\n", line), [""; 0], "{line}");
+        }
         // Whatever a user can name, in whichever crate.
         let of =
             |name: &str| complaints(&format!("crates/{name}.rs"), "pub enum Colour {\n    Red,\n}\n").len();
