@@ -15,6 +15,7 @@
 
 mod admin;
 mod bulk;
+mod cluster;
 mod connection;
 mod desk;
 mod dial;
