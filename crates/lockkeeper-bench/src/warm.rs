@@ -264,13 +264,13 @@ async fn deaf(server: &Redis) -> Answer<Row> {
         let proxy = Proxy::start(server.port()).await?;
         let far = lockkeeper::open(&format!("redis://{}", proxy.address())).await?.locker;
         let here = far.ttl(ttl).warm(true).build();
-        cycle(&here, &format!("opened/{nth}")).await?;
+        here.lock(format!("opened/{nth}")).await?.release_fully().await?;
         let (name, start) = (format!("deaf/{nth}"), clock.now());
         cycle(&here, &name).await?;
         proxy.set(Direction::ToClient, Rule::Drop);
         let guard = there.lock(&name).await?;
         // Nobody has it twice: it had gone from here before.
-        if !guard.is_valid() || 1 < here.lines() {
+        if !guard.is_valid() || here.lines() != 0 {
             return Err(format!("{name} is still idle where it was, and had elsewhere").into());
         }
         guard.release().await?;

@@ -71,6 +71,8 @@ struct State {
     ear: Option<Ear>,
     /// Who is at the other end, when somebody asked last.
     server: Mutex<Option<Server>>,
+    /// When it was found last that the server is one of our cluster.
+    vouched: Mutex<Option<Moment>>,
 }
 
 impl Drop for State {
@@ -260,8 +262,8 @@ async fn dial(
     let took = dialer.clock.now() - began;
     let pulse = Pulse::new(dialer.options.timeout + dialer.options.replicas_timeout);
     let lone = home.and_then(|it| Lone::new(dialer, host, it));
-    let state =
-        State { wire, broken, switches, grants_from, took, pulse, lone, ear, server: Mutex::default() };
+    let (server, vouched) = Default::default();
+    let state = State { wire, broken, switches, grants_from, took, pulse, lone, ear, server, vouched };
     Ok(Live { state: Arc::new(state) })
 }
 
@@ -295,6 +297,10 @@ impl Live {
 
     pub(crate) fn server(&self) -> &Mutex<Option<Server>> {
         &self.state.server
+    }
+
+    pub(crate) fn vouched(&self) -> &Mutex<Option<Moment>> {
+        &self.state.vouched
     }
 
     /// Nobody uses this connection from now on, nor relies on what would come on it.

@@ -117,6 +117,22 @@ impl Desk {
     pub(crate) fn is_open(&self) -> bool {
         self.commands.is_open() || self.renewals.is_open()
     }
+
+    /// Whether messages about locks of this tag reach us here.
+    pub(crate) fn hears(&self, tag: u8) -> bool {
+        match &self.ears {
+            Some(ears) => ears.listens_to(tag),
+            None => self.commands.is_open_for(tag),
+        }
+    }
+
+    /// See to it that they do.
+    pub(crate) async fn begin_to_hear(&self, doing: &'static str, tag: u8) -> Result<(), Fault> {
+        match &self.ears {
+            Some(ears) => ears.listen_to(doing, tag).await,
+            None => self.commands.open(doing, tag).await.map(drop),
+        }
+    }
 }
 
 /// A cluster's sharded wake channels: one per hash tag in which somebody waits.

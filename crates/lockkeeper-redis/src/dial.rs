@@ -17,6 +17,7 @@ use redis::{
 };
 use tokio::net::TcpStream;
 
+use crate::cluster::Members;
 use crate::fault;
 use crate::options::{Deployment, Host, RedisOptions, Secret};
 use crate::wake::Tap;
@@ -47,6 +48,8 @@ pub(crate) struct Dialer {
     switches: AtomicU64,
     /// Who keeps what in a cluster, sorted. Known to all connections: what one learns of a failover, none may ignore.
     pub(crate) slots: Mutex<Arc<[Range]>>,
+    /// The nodes of our cluster, when last looked.
+    pub(crate) members: Mutex<Arc<Members>>,
 }
 
 impl Dialer {
@@ -68,6 +71,7 @@ impl Dialer {
             known_run: Mutex::default(),
             switches: AtomicU64::new(0),
             slots: Mutex::new(Arc::from([])),
+            members: Mutex::default(),
         })
     }
 

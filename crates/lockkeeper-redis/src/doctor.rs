@@ -26,6 +26,7 @@ const WAKE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) async fn examine(store: &Arc<Store>) -> Result<Vec<Finding>> {
     let mut findings = vec![network(store.options())];
+    findings.extend(cluster(store).await?);
     for (node, info) in ask_all(store, &command(&["INFO"])).await? {
         let info = text(info);
         let config = config(store, &node).await;
@@ -59,6 +60,25 @@ fn network(options: &RedisOptions) -> Finding {
         "whoever sees the network sees the password and can release any lock",
         "use rediss:// with the servers' tls-port",
     )
+}
+
+/// Whether all named nodes are of the cluster that is used.
+async fn cluster(store: &Store) -> Result<Vec<Finding>> {
+    let called = store.desk(EXAMINING)?.commands.roll_call(EXAMINING).await?;
+    let judged = called.into_iter().map(|(host, ours)| match ours {
+        Ok(true) => fine(format!("{host}: it is a node of the cluster that is used")),
+        Ok(false) => Finding::danger(
+            format!("{host}: it belongs to another cluster than most of the nodes, and is not used"),
+            "a program that reaches only this node, or names only it, takes locks there that others hold elsewhere",
+            "let it join the others again (CLUSTER RESET HARD, then CLUSTER MEET), or take it out of the URL",
+        ),
+        Err(fault) => Finding::warning(
+            format!("{host}: it does not tell to which cluster it belongs ({})", fault.message),
+            "if half of the named nodes do so, nobody knows any more which cluster is meant",
+            "start it, or take it out of the URL",
+        ),
+    });
+    Ok(judged.collect())
 }
 
 fn version(node: &str, info: &str) -> Finding {

@@ -16,6 +16,7 @@
 
 mod admin;
 mod bulk;
+mod cluster;
 mod connection;
 mod desk;
 mod dial;

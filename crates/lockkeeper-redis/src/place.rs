@@ -169,8 +169,14 @@ impl RedisPlace {
             return Ok(desk.clone());
         }
         let own = self.store.own_desk(TAKING)?;
-        if own.ears.is_none() && !own.commands.is_open_for(self.tag) {
-            Box::pin(own.commands.open(TAKING, self.tag)).await?;
+        if own.hears(self.tag) {
+            return Ok(own);
+        }
+        // Before it asks, so that nobody comes in between.
+        let begun = Box::pin(own.begin_to_hear(TAKING, self.tag)).await;
+        // In a cluster whoever stays deaf can be a holder all the same, but neither wait nor be idle.
+        if own.ears.is_none() {
+            begun?;
         }
         Ok(own)
     }
@@ -267,22 +273,17 @@ impl RedisPlace {
         }
     }
 
-    /// In a cluster a process hears of a slot only after it has subscribed there. Whoever waits did that before it stood in
-    /// line; whoever holds does it here. `true` if it hears from now on, and did not before.
+    /// In a cluster a process hears of a slot only after it has subscribed there. Whoever waits, or may be idle, did that before
+    /// it asked; whoever holds does it here. `true` if it hears from now on, and did not before, or if it may be idle and is deaf.
     async fn begins_to_hear(&self) -> bool {
         let Some(desk) = &self.desk else { return false };
-        let Some(ears) = &desk.ears else {
-            // Whoever may be idle must not be deaf, and nobody else may need the connection that broke.
-            let deaf = !self.waiting && self.claim.label.warm && !desk.commands.is_open_for(self.tag);
-            if deaf {
-                let _ = Box::pin(desk.commands.open(LISTENING, self.tag)).await;
-            }
-            return deaf;
-        };
-        // Boxed: what only a cluster does would be in every lock that is held.
-        !self.waiting
-            && !ears.listens_to(self.tag)
-            && Box::pin(ears.listen_to(LISTENING, self.tag)).await.is_ok()
+        let warm = self.claim.label.warm;
+        if self.waiting || desk.hears(self.tag) || !warm && desk.ears.is_none() {
+            return false;
+        }
+        // Boxed: what few need would be in every lock that is held.
+        let begun = Box::pin(desk.begin_to_hear(LISTENING, self.tag)).await;
+        begun.is_ok() || warm
     }
 
     /// Listen for messages about this lock, if we do not yet.
@@ -296,11 +297,8 @@ impl RedisPlace {
     /// A `leave` of ours was served although its answer was lost. The next ask begins anew.
     fn came_too_late(&mut self) -> Fault {
         self.forget();
-        Fault::transient(
-            crate::fault::NAME,
-            TAKING,
-            "this place had been given up already; asking again takes a new one",
-        )
+        let what = "this place had been given up already; asking again takes a new one";
+        Fault::transient(crate::fault::NAME, TAKING, what)
     }
 
     fn forget(&mut self) {

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::connection::{Asked, Link, Live};
 use crate::dial::{Goal, SharedDialer};
 use crate::naming;
-use crate::options::Deployment;
+use crate::options::{Deployment, Host};
 use crate::script::{Call, Script};
 use crate::shards::Shards;
 use crate::wake::Ear;
@@ -53,7 +53,7 @@ impl Road {
         }
     }
 
-    /// Whether the store answers. Of a cluster it is enough that one server tells who keeps what: the one that keeps some
+    /// Whether the store answers. Of a cluster it is enough that it is known who keeps what: the one that keeps some
     /// slot may be gone, which concerns only the locks in it.
     pub(crate) async fn reach(&self, doing: &'static str) -> Result<(), Fault> {
         match self {
@@ -85,10 +85,21 @@ impl Road {
             Road::Many(shards) => {
                 let mut servers = Vec::new();
                 for host in shards.primaries(doing).await? {
-                    servers.push((host.to_string(), shards.link(&host).open(doing).await?));
+                    servers.push((host.to_string(), shards.reach(doing, &host).await?));
                 }
                 Ok(servers)
             }
+        }
+    }
+
+    /// Each named node of a cluster, and whether it is one of ours, or why it does not tell.
+    pub(crate) async fn roll_call(
+        &self,
+        doing: &'static str,
+    ) -> Result<Vec<(Host, Result<bool, Fault>)>, Fault> {
+        match self {
+            Road::One(_) => Ok(Vec::new()),
+            Road::Many(shards) => shards.roll_call(doing).await,
         }
     }
 

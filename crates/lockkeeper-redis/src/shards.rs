@@ -1,4 +1,5 @@
 //! A cluster: which server keeps which slot, and a connection to each; redirects followed, every repetition known.
+//! Which servers are of our cluster is judged in `cluster.rs`.
 //!
 //! The client library can do this too. But it repeats a command without telling, and then nobody knows that the first
 //! copy may still be on its way; it asks servers one after the other, so that a frozen one holds up all; and it
@@ -9,12 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper_core::backend::Fault;
 use lockkeeper_core::kit::locked;
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 
+use crate::cluster::{self, Members, Told, Verdict};
 use crate::connection::{Asked, Link, Live, Tried};
 use crate::dial::{Goal, Range, SharedDialer};
 use crate::fault;
@@ -28,6 +31,9 @@ const REDIRECTS: u32 = 8;
 
 /// Pause before a call is sent again to a cluster that is changing.
 const PAUSE: Duration = Duration::from_millis(25);
+
+/// A server that is spoken to for longer is looked at again: it may have been reset while its connections stayed open.
+const VOUCHED_FOR: Duration = Duration::from_secs(5);
 
 /// The connections to a cluster.
 #[derive(Clone)]
@@ -137,7 +143,7 @@ impl Shards {
     ) -> Tried {
         let opened = match way {
             Way::Usual => self.open(doing, slot).await,
-            Way::Moved(host) | Way::Ask(host) => self.link(host).open(doing).await,
+            Way::Moved(host) | Way::Ask(host) => self.reach(doing, host).await,
         };
         let live = match opened {
             Ok(live) => live,
@@ -157,11 +163,11 @@ impl Shards {
             let what = format!("no server of the cluster keeps slot {slot}; see CLUSTER INFO");
             Fault::transient(fault::NAME, doing, what)
         })?;
-        let opened = self.link(&keeper).open(doing).await;
+        let opened = self.reach(doing, &keeper).await;
         if opened.is_err() {
             self.look_anew().await;
             if let Some(other) = self.keeper_of(slot).filter(|it| *it != keeper) {
-                return self.link(&other).open(doing).await;
+                return self.reach(doing, &other).await;
             }
         }
         opened
@@ -172,10 +178,8 @@ impl Shards {
         if locked(&self.0.dialer.slots).is_empty() {
             self.look(doing).await?;
         }
-        let mut hosts: Vec<_> = locked(&self.0.dialer.slots).iter().map(|it| it.2.clone()).collect();
-        hosts.sort_unstable_by_key(Host::to_string);
-        hosts.dedup();
-        Ok(hosts)
+        let slots = locked(&self.0.dialer.slots).clone();
+        Ok(union(slots.iter().map(|it| &it.2)))
     }
 
     pub(crate) fn link(&self, host: &Host) -> Link {
@@ -238,42 +242,166 @@ impl Shards {
         self.0.looking.join(doing, || async move { shards.ask_all(doing).await }).await
     }
 
-    /// Ask all servers at once who keeps what, and believe the first that tells.
+    /// Ask all servers at once who keeps what, and believe those of the cluster that most of them are in.
     async fn ask_all(&self, doing: &'static str) -> Result<(), Fault> {
-        let mut hosts = self.0.dialer.options.hosts.clone();
-        hosts.extend(locked(&self.0.dialer.slots).iter().map(|it| it.2.clone()));
-        hosts.sort_unstable_by_key(Host::to_string);
-        hosts.dedup();
+        let named = &self.0.dialer.options.hosts;
+        let slots = locked(&self.0.dialer.slots).clone();
+        let hosts = union(named.iter().chain(slots.iter().map(|it| &it.2)));
+        let electors = union(named.iter().chain(self.members().hosts()));
         let mut answers: FuturesUnordered<_> = hosts.iter().map(|it| self.told_by(doing, it)).collect();
-        let mut last = None;
+        let (mut words, mut lives, mut last) = (Vec::new(), Vec::new(), None);
         while let Some(answer) = answers.next().await {
             match answer {
-                Ok(ranges) => {
-                    let before = std::mem::replace(&mut *locked(&self.0.dialer.slots), ranges.clone());
-                    if !before.is_empty() && before != ranges {
-                        (self.0.moved)();
-                    }
-                    return Ok(());
+                Ok((live, word)) => {
+                    lives.push(live);
+                    words.push(word);
                 }
                 Err(fault) => last = Some(fault),
             }
+            if let Verdict::Ours(at) = cluster::judge(&electors, &words, answers.is_empty()) {
+                let ours = words[at].1.clone();
+                for (live, _) in lives.iter().zip(&words).filter(|it| it.1.1.members.is_kin(&ours.members)) {
+                    self.vouch(live);
+                }
+                self.believe(ours);
+                return Ok(());
+            }
         }
-        Err(last.unwrap_or_else(|| Fault::transient(fault::NAME, doing, "no server of the cluster is known")))
+        Err(nobody_believed(doing, &electors, &words, last))
     }
 
-    async fn told_by(&self, doing: &'static str, host: &Host) -> Result<Arc<[Range]>, Fault> {
+    fn believe(&self, told: Told) {
+        *locked(&self.0.dialer.members) = told.members;
+        let before = std::mem::replace(&mut *locked(&self.0.dialer.slots), told.ranges.clone());
+        if !before.is_empty() && before != told.ranges {
+            (self.0.moved)();
+        }
+    }
+
+    async fn told_by(&self, doing: &'static str, host: &Host) -> Result<(Live, (Host, Told)), Fault> {
         let live = self.link(host).open(doing).await?;
-        let mut command = Cmd::new();
-        command.arg("CLUSTER").arg("SLOTS");
-        let answer = live.send(&command, self.0.dialer.options.timeout).await;
-        let answer = answer.map_err(|it| live.fault(doing, it))?;
-        let ranges = ranges(&answer, host);
-        if ranges.is_empty() {
+        let told = self.ask(host, &live).await.map_err(|it| live.fault(doing, it))?;
+        if told.ranges.is_empty() {
             let what = format!("{host} knows of no slots: it is no member of a cluster yet");
             return Err(Fault::transient(fault::NAME, doing, what));
         }
-        Ok(ranges)
+        Ok((live, (host.clone(), told)))
     }
+
+    /// Ask this server about its cluster.
+    async fn ask(&self, host: &Host, live: &Live) -> RedisResult<Told> {
+        let mut command = Cmd::new();
+        command.arg("CLUSTER").arg("SLOTS");
+        let answer = live.send(&command, self.0.dialer.options.timeout).await?;
+        Ok(cluster::read(&answer, host))
+    }
+
+    fn members(&self) -> Arc<Members> {
+        locked(&self.0.dialer.members).clone()
+    }
+
+    fn vouch(&self, live: &Live) {
+        *locked(live.vouched()) = Some(self.0.dialer.clock.now());
+    }
+
+    /// The connection to this server, if it is one of our cluster. It may have been wiped since we knew it, and stand for a
+    /// cluster of its own at the same address.
+    pub(crate) async fn reach(&self, doing: &'static str, host: &Host) -> Result<Live, Fault> {
+        let live = self.link(host).open(doing).await?;
+        let now = self.0.dialer.clock.now();
+        let before = {
+            let mut vouched = locked(live.vouched());
+            let before = *vouched;
+            if before.is_some_and(|at| VOUCHED_FOR <= now - at) {
+                *vouched = Some(now);
+            }
+            before
+        };
+        match before {
+            Some(at) if now - at < VOUCHED_FOR => {}
+            Some(_) => self.look_at(host, &live),
+            None => {
+                let ours = self.is_ours(host, &live).await.map_err(|it| live.fault(doing, it))?;
+                return if ours { Ok(live) } else { Err(stranger(doing, host)) };
+            }
+        }
+        Ok(live)
+    }
+
+    /// See whether this server is still one of our cluster. Nobody waits for that: what is given back must go out also
+    /// where no answer comes any more.
+    fn look_at(&self, host: &Host, live: &Live) {
+        let (shards, host, live) = (self.clone(), host.clone(), live.clone());
+        self.0.home.spawn(async move {
+            if let Ok(false) = shards.is_ours(&host, &live).await {
+                live.give_up();
+            }
+        });
+    }
+
+    /// Ask this server whether it is one of our cluster. One that keeps nothing yet says so to whoever asks for more.
+    async fn is_ours(&self, host: &Host, live: &Live) -> RedisResult<bool> {
+        let told = self.ask(host, live).await?;
+        let mut ours = told.members.is_empty() || told.members.is_kin(&self.members());
+        if !ours {
+            // Perhaps it is we who know an older one.
+            self.look_anew().await;
+            ours = told.members.is_kin(&self.members());
+        }
+        if ours && !told.members.is_empty() {
+            self.vouch(live);
+        }
+        Ok(ours)
+    }
+
+    /// Each named server, and whether it is one of our cluster, or why it does not tell.
+    pub(crate) async fn roll_call(
+        &self,
+        doing: &'static str,
+    ) -> Result<Vec<(Host, Result<bool, Fault>)>, Fault> {
+        self.look(doing).await?;
+        let ours = self.members();
+        let asked = self.0.dialer.options.hosts.iter().map(async |host| {
+            let told = self.told_by(doing, host).await;
+            (host.clone(), told.map(|(_, word)| word.1.members.is_kin(&ours)))
+        });
+        Ok(join_all(asked).await)
+    }
+}
+
+fn nobody_believed(
+    doing: &'static str,
+    electors: &[Host],
+    words: &[(Host, Told)],
+    last: Option<Fault>,
+) -> Fault {
+    let fault = |what: String| Fault::transient(fault::NAME, doing, what);
+    if words.is_empty() {
+        return last.unwrap_or_else(|| fault("no server of the cluster is known".to_owned()));
+    }
+    let others = last.map_or(String::new(), |it| format!("; of those that do not tell: {}", it.message));
+    fault(format!(
+        "{}: no cluster has most of the {} nodes that are named in the URL or known, so none is used; start the others, \
+         let a node that was wiped join them again, and name only nodes of one cluster{others}",
+        cluster::in_words(words),
+        electors.len(),
+    ))
+}
+
+fn stranger(doing: &'static str, host: &Host) -> Fault {
+    let what = format!(
+        "{host} belongs to another cluster than most of the nodes that are named in the URL or known, and is not used; \
+         let it join them again, or name only nodes of one cluster"
+    );
+    Fault::transient(fault::NAME, doing, what)
+}
+
+/// Each once.
+fn union<'a>(hosts: impl Iterator<Item = &'a Host>) -> Vec<Host> {
+    let mut hosts: Vec<_> = hosts.cloned().collect();
+    hosts.sort_unstable_by_key(Host::to_string);
+    hosts.dedup();
+    hosts
 }
 
 fn keeper_in(ranges: &[Range], slot: u16) -> Option<&Host> {
@@ -295,35 +423,4 @@ fn redirect(error: &RedisError) -> Option<Way> {
 /// Whether the cluster did nothing with the call because it is about to change, or has changed.
 fn is_changing(error: &RedisError) -> bool {
     matches!(error.code(), Some("TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING" | "MASTERDOWN"))
-}
-
-/// What `CLUSTER SLOTS` tells, as `asked` tells it: a server without a name is itself.
-fn ranges(answer: &Value, asked: &Host) -> Arc<[Range]> {
-    let read = |range: &Value| {
-        let [first, last, keeper, ..] = items(range) else { return None };
-        let [name, port, ..] = items(keeper) else { return None };
-        let name = match name {
-            Value::BulkString(it) if !it.is_empty() => String::from_utf8(it.clone()).ok()?,
-            Value::SimpleString(it) if !it.is_empty() => it.clone(),
-            _ => asked.name.clone(),
-        };
-        Some((number(last)?, number(first)?, Host { name, port: number(port)? }))
-    };
-    let mut ranges: Vec<_> = items(answer).iter().filter_map(read).collect();
-    ranges.sort_unstable_by_key(|it| it.0);
-    ranges.into()
-}
-
-fn items(value: &Value) -> &[Value] {
-    match value {
-        Value::Array(it) => it,
-        _ => &[],
-    }
-}
-
-fn number(value: &Value) -> Option<u16> {
-    match value {
-        Value::Int(it) => u16::try_from(*it).ok(),
-        _ => None,
-    }
 }

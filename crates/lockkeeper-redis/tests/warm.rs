@@ -178,17 +178,28 @@ async fn whoever_waits_for_what_is_idle_says_so_again_if_nobody_heard_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_given_back_by_a_process_that_hears_nothing_any_more_is_free_at_once() {
     let server = server().await;
-    let proxy = Proxy::start(server.port()).await.unwrap();
-    let deaf = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
-    let here = Locker::builder(deaf).ttl(TTL).warm(true).build();
     let there = Locker::builder(process(&server).await).ttl(TTL).build();
     // The server knows all scripts from now on.
     there.lock("first").await.unwrap().release().await.unwrap();
-    here.lock("k").await.unwrap().release().await.unwrap();
-    proxy.set(Direction::ToClient, Rule::Drop);
-    // Nothing of it can be heard, so nothing can be opened any more: what was open must do.
-    here.cool();
-    within("what was given back", async { there.lock("k").await.unwrap() }).await.release().await.unwrap();
+    // A process that may have something idle has more connections open than one that has not.
+    for (name, warm) in [("warm", true), ("cold", false)] {
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let deaf = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+        let here = Locker::builder(deaf).ttl(TTL).warm(warm).build();
+        let mut guard = Some(here.lock(name).await.unwrap());
+        if warm {
+            guard.take().unwrap().release().await.unwrap();
+        }
+        proxy.set(Direction::ToClient, Rule::Drop);
+        // Nothing of it can be heard, so nothing can be opened any more: what was open must do.
+        drop(guard);
+        here.cool();
+        within("what was given back", async { there.lock(name).await.unwrap() })
+            .await
+            .release()
+            .await
+            .unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -281,6 +281,20 @@ impl Redis {
         self.daemon.start().await
     }
 
+    /// The same for a node of a cluster that forgets its cluster, too: it comes back as a stranger at the old address.
+    ///
+    /// # Cancel safety
+    /// As for [`Daemon::restart`].
+    ///
+    /// # Errors
+    /// As for [`Daemon::restart`].
+    pub async fn restart_wiped(&self) -> Result<(), KitError> {
+        self.stop().await?;
+        fs::remove_dir_all(self.data())?;
+        fs::create_dir(self.data())?;
+        self.daemon.start().await
+    }
+
     fn data(&self) -> PathBuf {
         self.folder().join("data")
     }
