@@ -95,7 +95,7 @@ impl Limits {
 #[derive(Debug)]
 #[must_use = "a server does nothing until it is run"]
 pub struct Serve {
-    state: State,
+    pub(crate) state: State,
 }
 
 impl Serve {

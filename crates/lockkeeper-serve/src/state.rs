@@ -11,6 +11,7 @@ use crate::answer::{Refusal, Result};
 use crate::doubt::Doubts;
 use crate::hot::HotNames;
 use crate::options::Limits;
+use crate::peer::{Peer, ended};
 use crate::secret::Secret;
 use crate::tokens::Tokens;
 use crate::watch::Watch;
@@ -120,6 +121,18 @@ impl State {
     pub(crate) fn tell(&self, text: &str) {
         if let Some(told) = &self.on_break {
             (told.0)(text);
+        }
+    }
+
+    /// What a client waits for, unless the server ends or the client goes away before it is there.
+    pub(crate) async fn waits<T>(&self, peer: Option<&Peer>, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.closing() => Err(Refusal::busy("the server is being shut down")),
+            () = ended(peer) => Err(Refusal::invalid(
+                "the connection was closed from your side while the lock was waited for: keep it open until you let go",
+            )),
         }
     }
 
