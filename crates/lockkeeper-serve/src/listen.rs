@@ -23,8 +23,6 @@ use crate::options::{Serve, routes};
 use crate::peer::{Peer, ToPeer};
 use crate::state::State;
 
-/// How long a client may take to send the head of a request, or be silent between two.
-const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 /// The head of a request: the longest name is far shorter, even if every byte of it is escaped.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long the store may take at the end to confirm what is given back.
@@ -253,13 +251,15 @@ impl Serve {
 struct Connections {
     clock: Clock,
     room: Arc<Semaphore>,
+    head: Duration,
     front: Front,
 }
 
 impl Connections {
     fn new(state: &Arc<State>) -> Self {
         let room = Arc::new(Semaphore::new(state.limits.connections));
-        Connections { clock: Clock::boot(), room, front: Front::new(state.clone(), routes(state)) }
+        let (clock, head) = (Clock::boot(), state.limits.head);
+        Connections { clock, room, head, front: Front::new(state.clone(), routes(state)) }
     }
 
     async fn accept(&self, listener: &Listener, graceful: &GracefulShutdown) {
@@ -285,7 +285,7 @@ impl Connections {
     fn serve(&self, stream: ToPeer, peer: Peer, graceful: &GracefulShutdown, room: OwnedSemaphorePermit) {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_PATIENCE)
+            .header_read_timeout(self.head)
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), self.front.of(peer));
         let connection = graceful.watch(connection);

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::answer::{Refusal, Result};
 use crate::doubt::Doubts;
 use crate::hot::HotNames;
+use crate::look::StoreHealth;
 use crate::options::Limits;
 use crate::peer::{Peer, ended};
 use crate::secret::Secret;
@@ -62,6 +63,7 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) tokens: Tokens,
+    pub(crate) store_health: StoreHealth,
     streams: Arc<Semaphore>,
     browsers: Arc<Semaphore>,
     /// Turns true when the server ends.
@@ -90,6 +92,7 @@ impl State {
             limits,
             metrics: None,
             tokens: Tokens::default(),
+            store_health: StoreHealth::default(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             browsers: Arc::new(Semaphore::new(BROWSERS_MAX)),
             closing: watch::Sender::new(false),

@@ -1,4 +1,5 @@
-//! Tests: the end of a connection gives back what was held or waited for, by itself and at once; and a server's socket stays its own.
+//! Tests of connections: their end gives back what was held or waited for, by itself and at once; how many there are and how long they are
+//! silent; and a server's socket stays its own.
 //!
 //! The servers' clock stands still. So no line is written that could find out, and nothing runs out of time: only the end can have
 //! been noticed. How long that takes is a figure, and stands in the benchmark `serve`.
@@ -8,7 +9,9 @@ use std::process::Stdio;
 use lockkeeper_core::inspect::Inspect as _;
 use lockkeeper_core::{Guard, Key, Locker, Memory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
@@ -34,13 +37,17 @@ impl Drop for Still {
 
 impl Still {
     async fn at(listen: &str) -> Self {
+        Still::with(listen, |it| it).await
+    }
+
+    async fn with(listen: &str, change: impl FnOnce(Serve) -> Serve) -> Self {
         let store = Memory::default();
         let locker = Locker::builder(store.clone()).ttl(HANG * 10).build();
         let mut serve = Serve::new(locker, store.clone(), TOKEN).unwrap().allow_locks();
         serve.state.clock = Clock::virtual_from(Duration::from_secs(1));
         let listener = Listen::parse(listen).unwrap().bind().await.unwrap();
         let shown = listener.shown();
-        let task = tokio::spawn(serve.run(listener, std::future::pending()));
+        let task = tokio::spawn(change(serve).run(listener, std::future::pending()));
         Still { store, shown, task }
     }
 
@@ -191,4 +198,57 @@ async fn a_server_that_ends_leaves_the_socket_of_the_next_one_alone() {
     let _new = listen.bind().await.unwrap();
     drop(old);
     assert!(UnixStream::connect(&path).await.is_ok(), "the new server can be reached");
+}
+
+/// Also one that says nothing at all, and one that is silent between two requests.
+#[tokio::test]
+async fn whoever_does_not_end_its_head_is_sent_away() {
+    let server = Still::with("127.0.0.1:0", |mut it| {
+        it.state.limits.head = Duration::from_millis(100);
+        it
+    });
+    let server = server.await;
+    let host = server.shown.trim_start_matches("http://");
+    let whole = format!("GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    for (said, heard) in
+        [("", false), ("GET /hea", false), (&whole[..whole.len() - 2], false), (&whole, true)]
+    {
+        let mut client = TcpStream::connect(host).await.unwrap();
+        client.write_all(said.as_bytes()).await.unwrap();
+        let (clock, mut answer) = (Clock::boot(), Vec::new());
+        let until = clock.now().after(HANG);
+        let read = clock.within(until, pin!(client.read_to_end(&mut answer))).await;
+        assert!(read.is_some(), "the server has waited for the rest of {said:?}");
+        assert_eq!(answer.starts_with(b"HTTP/1.1 200"), heard, "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_more_than_may_be_waits_for_the_end_of_another() {
+    let server = Still::with("127.0.0.1:0", |it| it.limits(crate::Limits::default().connections(2))).await;
+    let first = server.says("POST /v1/locks/x").await;
+    server.until(1, 0).await;
+    let host = server.shown.trim_start_matches("http://");
+    let mut second = BufReader::new(TcpStream::connect(host).await.unwrap());
+    let asks =
+        |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    second.write_all(asks("/health").as_bytes()).await.unwrap();
+    second.read_line(&mut String::new()).await.unwrap();
+    // There is no room for this one, so it does not wait for the lock, however often we look.
+    let third = server.says("POST /v1/tokens?name=y").await;
+    let y = Key::new("y").unwrap();
+    for _ in 0..100 {
+        second.write_all(asks("/v1/locks").as_bytes()).await.unwrap();
+        while second.fill_buf().await.unwrap().is_empty() {}
+        let read = second.buffer().len();
+        second.consume(read);
+        assert!(server.store.show(&y).await.unwrap().is_none(), "it was let in");
+    }
+    drop(first);
+    let (clock, until) = (Clock::boot(), Clock::boot().now().after(HANG));
+    while server.store.show(&y).await.unwrap().is_none() {
+        assert!(clock.now() < until, "there was room, and it was not let in");
+        clock.sleep(Duration::from_millis(5)).await;
+    }
+    drop((second, third));
 }
