@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_is_told_more_than_is_kept_for_a_host_that_vanishes() {
         let store = Memory::default();
-        let locker = Locker::builder(store.clone()).ttl(Duration::from_mins(1)).build();
+        let locker = Locker::builder(store.clone()).ttl(Duration::from_secs(60)).build();
         let mut state = Serve::new(locker, store, "a-long-secret").unwrap().allow_locks().state();
         let clock = Clock::virtual_from(Duration::from_secs(1));
         state.clock = clock.clone();

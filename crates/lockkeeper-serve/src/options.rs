@@ -36,7 +36,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let (patience, head) = (Duration::from_secs(10), Duration::from_mins(1));
+        let (patience, head) = (Duration::from_secs(10), Duration::from_secs(60));
         Limits { streams: 4096, connections: 8192, body_bytes: 16 * 1024, patience, head }
     }
 }

@@ -360,7 +360,7 @@ mod tests {
         let _leads = locker.campaign("role", "one").win().await.unwrap();
         let first = watch.roles(&locker, &*watch.look().await).await;
         assert_eq!(first.len(), 1);
-        clock.advance_by(ROLES_EVERY - EVERY);
+        clock.advance_by(ROLES_EVERY.saturating_sub(EVERY));
         assert!(Arc::ptr_eq(&first, &watch.roles(&locker, &*watch.look().await).await), "asked again");
         clock.advance_by(EVERY);
         assert!(!Arc::ptr_eq(&first, &watch.roles(&locker, &*watch.look().await).await), "never asked again");
