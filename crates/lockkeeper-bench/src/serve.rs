@@ -5,6 +5,7 @@
 //! `scale=N` on the command line does an N-th of the guards that many clients want.
 
 mod client;
+mod killed;
 mod server;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use lockkeeper_core::{Clock, Key};
 use lockkeeper_servers::{Redis, RedisOptions};
 
 use self::client::Client;
+pub(crate) use self::killed::{HOLDER, hold};
 use self::server::Serving;
 pub(crate) use self::server::{SERVER, work};
 use crate::measure::{beside_requests, median, per, rate};
@@ -36,6 +38,7 @@ pub(crate) fn run() -> Outcome {
     runtime.block_on(async {
         let redis = Redis::start(RedisOptions::default()).await?;
         let mut rows = told(alone(&redis).await?);
+        rows.extend(told(killed::rows(&redis).await?));
         rows.extend(told(many_clients(&redis).await?));
         rows.extend(told(vec![streams().await?]));
         rows.extend(told(console(&redis).await?));

@@ -71,13 +71,28 @@ async fn broken(
     if shown.is_empty() {
         return Ok(Some(shown));
     }
+    let compares = compares(store, key, &shown).await?;
+    if !compares {
+        output::say(
+            "this store cannot compare and take away in one step: it is looked at once more after your answer, and whoever \
+             takes the lock between that look and the break loses it",
+        );
+    }
     if !ask(key, &shown) {
         return Ok(None);
     }
     match meant {
         Some(fence) => only(store, key, fence).await.map(Some),
-        None => Ok(Some(those(store, key, &shown).await?)),
+        None if compares => Ok(Some(those(store, key, &shown).await?)),
+        None => Ok(Some(whoever_is_still_there(store, key, &shown).await?)),
     }
+}
+
+/// Whether the store can tell those who were shown from others while it breaks a lock.
+async fn compares(store: &dyn DynInspect, key: &Key, shown: &[Occupant]) -> std::result::Result<bool, Fault> {
+    // Nobody's fence, so nothing is broken.
+    let told = store.break_holder(key, Fence::from_u64(u64::MAX)).await?;
+    Ok(told != Outcome::Unsupported && shown.iter().all(|it| it.fence.is_some()))
 }
 
 /// Take the lock from the holder with this fence.
@@ -90,26 +105,37 @@ async fn only(store: &dyn DynInspect, key: &Key, fence: Fence) -> Result<Vec<Occ
     }
 }
 
-/// Take the lock from those who were shown, where the store can tell them from others.
+/// Take the lock from those who were shown, and from nobody else.
 async fn those(
     store: &dyn DynInspect,
     key: &Key,
     shown: &[Occupant],
 ) -> std::result::Result<Vec<Occupant>, Fault> {
-    if shown.iter().any(|it| it.fence.is_none()) {
-        return store.break_lock(key).await;
-    }
     let mut broken = Vec::new();
     for fence in shown.iter().filter_map(|it| it.fence) {
         match store.break_holder(key, fence).await? {
             Outcome::Lost(it) => broken.push(it),
-            Outcome::Unsupported => return store.break_lock(key).await,
             _ => output::say(&format!(
                 "the holder with fence {fence} is gone; whoever came after it keeps the lock"
             )),
         }
     }
     Ok(broken)
+}
+
+/// The same where the store cannot compare: we do, as late as can be.
+async fn whoever_is_still_there(
+    store: &dyn DynInspect,
+    key: &Key,
+    shown: &[Occupant],
+) -> std::result::Result<Vec<Occupant>, Fault> {
+    let now = store.show(key).await?.map(|it| it.holders).unwrap_or_default();
+    let same = |one: &Occupant, other: &Occupant| (&one.label, one.fence) == (&other.label, other.fence);
+    if now.iter().all(|it| shown.iter().any(|old| same(old, it))) {
+        return store.break_lock(key).await;
+    }
+    output::say("others hold it than those who were shown, and they keep it; look again if you mean them");
+    Ok(Vec::new())
 }
 
 /// Ask whoever sits at the terminal.
@@ -139,12 +165,17 @@ mod tests {
         store: Memory,
         locker: Locker,
         held: Mutex<Option<Guard>>,
+        /// Whether it can break one holder and spare the next.
+        compares: bool,
+        /// Whether the lock stays with its holder after all.
+        is_calm: bool,
     }
 
     impl Changing {
         fn new() -> Self {
             let store = Memory::default();
-            Changing { locker: Locker::new(store.clone()), store, held: Mutex::default() }
+            let locker = Locker::new(store.clone());
+            Changing { locker, store, held: Mutex::default(), compares: true, is_calm: false }
         }
 
         async fn change(&self, key: &Key) {
@@ -168,7 +199,9 @@ mod tests {
 
         async fn show(&self, key: &Key) -> std::result::Result<Option<LockInfo>, Fault> {
             let seen = Inspect::show(&self.store, key).await?;
-            self.change(key).await;
+            if !self.is_calm {
+                self.change(key).await;
+            }
             Ok(seen)
         }
 
@@ -177,6 +210,9 @@ mod tests {
         }
 
         async fn break_holder(&self, key: &Key, fence: Fence) -> std::result::Result<Outcome, Fault> {
+            if !self.compares {
+                return Ok(Outcome::Unsupported);
+            }
             Inspect::break_holder(&self.store, key, fence).await
         }
 
@@ -204,5 +240,18 @@ mod tests {
         store.change(&key).await;
         let lost = broken(&store, &key, None, None).await.unwrap().unwrap();
         assert!(lost.len() == 1 && !store.is_held(&key).await, "{lost:?}");
+    }
+
+    /// As Redlock and session locks.
+    #[tokio::test]
+    async fn where_the_store_cannot_compare_it_is_looked_at_once_more() {
+        let (mut store, key) = (Changing { compares: false, ..Changing::new() }, Key::new("x").unwrap());
+        store.change(&key).await;
+        let yes: Ask = |_, shown| shown.len() == 1;
+        let lost = broken(&store, &key, None, Some(yes)).await.unwrap().unwrap();
+        assert!(lost.is_empty() && store.is_held(&key).await, "whoever was shown is gone: {lost:?}");
+        store.is_calm = true;
+        let lost = broken(&store, &key, None, Some(yes)).await.unwrap().unwrap();
+        assert!(lost.len() == 1 && !store.is_held(&key).await, "whoever was shown still held it: {lost:?}");
     }
 }

@@ -234,6 +234,28 @@ fn the_files_that_deploy_it_use_options_that_are_there() {
     }
 }
 
+/// What systemd says of the unit, if that is here; the command is where this test finds it.
+#[test]
+fn systemd_understands_the_unit() {
+    let unit = include_str!("../../../deploy/lockkeeper.service");
+    let (folder, ours) = (tempfile::TempDir::new().unwrap(), "/usr/local/bin/lockkeeper");
+    assert!(unit.contains(ours));
+    let verified = |unit: &str| {
+        let path = folder.path().join("lockkeeper.service");
+        std::fs::write(&path, unit.replace(ours, env!("CARGO_BIN_EXE_lockkeeper"))).unwrap();
+        Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(path).output().ok()
+    };
+    let Some(verdict) = verified(unit) else {
+        // Its own way to the terminal: what a test that passes prints is not shown.
+        let words =
+            "NOT TESTED: the systemd unit, for there is no systemd-analyze here; apt-get install systemd\n";
+        return std::io::stderr().write_all(words.as_bytes()).unwrap();
+    };
+    assert_eq!((verdict.status.success(), text(&verdict.stderr).as_str()), (true, ""));
+    let wrong = verified(&unit.replace("Restart=", "Restrat=")).unwrap();
+    assert!(text(&wrong.stderr).contains("Restrat"), "a mistake is seen: {}", text(&wrong.stderr));
+}
+
 /// Every document of them, with what it is.
 #[test]
 fn the_files_that_deploy_it_are_yaml() {

@@ -29,12 +29,21 @@ struct Held<S> {
     handed_on: HashMap<Key, SpanContext>,
     /// Where those come from who hold a key in other processes, while somebody here waits for it at the store.
     elsewhere: HashMap<Key, Vec<SpanContext>>,
+    /// How many callers have asked for a key and have no answer yet.
+    waiting: HashMap<Key, usize>,
 }
 
 /// Holders elsewhere of one key that are remembered: readers may be many.
 const HOLDERS_MAX: usize = 8;
 /// Keys of which holders elsewhere are remembered.
 const KEYS_MAX: usize = 10_000;
+
+impl<S> Default for Held<S> {
+    fn default() -> Self {
+        let (now, handed_on) = (HashMap::new(), HashMap::new());
+        Held { now, handed_on, elsewhere: HashMap::new(), waiting: HashMap::new() }
+    }
+}
 
 impl<S: Span> Held<S> {
     fn take(&mut self, key: &Key, fence: Fence) -> Option<S> {
@@ -55,8 +64,28 @@ impl<S: Span> Held<S> {
         before.into_iter().chain(now).chain(elsewhere).map(|it| Link::new(it, Vec::new(), 0)).collect()
     }
 
-    /// Somebody holds it in another process.
+    fn arrived(&mut self, key: &Key) {
+        match self.waiting.get_mut(key) {
+            Some(count) => *count += 1,
+            None => _ = self.waiting.insert(key.clone(), 1),
+        }
+    }
+
+    /// A caller has its answer. Who holds elsewhere is in nobody's way when it was the last.
+    fn answered(&mut self, key: &Key) {
+        let Some(count) = self.waiting.get_mut(key) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.waiting.remove(key);
+            self.elsewhere.remove(key);
+        }
+    }
+
+    /// Somebody holds it in another process. The store may tell that late, when nobody waits any more.
     fn behind(&mut self, key: &Key, holder: SpanContext) {
+        if !self.waiting.contains_key(key) {
+            return;
+        }
         if self.elsewhere.len() < KEYS_MAX || self.elsewhere.contains_key(key) {
             let holders = self.elsewhere.entry(key.clone()).or_default();
             if holders.len() < HOLDERS_MAX && !holders.contains(&holder) {
@@ -72,8 +101,7 @@ where
     T::Span: Send + Sync + 'static,
 {
     pub(crate) fn new(tracer: Arc<T>, attributes: Vec<KeyValue>, with_keys: bool) -> Self {
-        let held = Held { now: HashMap::new(), handed_on: HashMap::new(), elsewhere: HashMap::new() };
-        Spans { tracer, attributes, with_keys, held: Mutex::new(held) }
+        Spans { tracer, attributes, with_keys, held: Mutex::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held<T::Span>> {
@@ -81,6 +109,22 @@ where
     }
 
     pub(crate) fn observe(&self, event: &Event<'_>) {
+        if let Event::Arrived { key, .. } = event {
+            self.held().arrived(key);
+        }
+        self.tell(event);
+        if let Event::Granted { key, .. }
+        | Event::TimedOut { key, .. }
+        | Event::Busy { key, .. }
+        | Event::Withdrawn { key, .. }
+        | Event::Refused { key, .. }
+        | Event::Failed { key, .. } = event
+        {
+            self.held().answered(key);
+        }
+    }
+
+    fn tell(&self, event: &Event<'_>) {
         match event {
             Event::Granted { key, fence, begins, local, remote, .. } => {
                 let waited = *local + *remote;
@@ -269,24 +313,28 @@ mod tests {
         }
         assert!(spans.0.held().now.is_empty());
         assert!(spans.0.held().handed_on.is_empty());
+        assert!(spans.0.held().waiting.is_empty());
     }
 
     #[test]
     fn holders_elsewhere_are_bounded_and_forgotten() {
-        let mut held = Held::<opentelemetry::global::BoxedSpan> {
-            now: HashMap::new(),
-            handed_on: HashMap::new(),
-            elsewhere: HashMap::new(),
-        };
+        let mut held = Held::<opentelemetry::global::BoxedSpan>::default();
         let span = |number: u64| remote(&TraceContext::new([1; 16], number.to_be_bytes()));
         let key = Key::new("read").unwrap();
+        held.arrived(&key);
         for number in [1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10] {
             held.behind(&key, span(number));
         }
         assert_eq!(held.in_the_way(&key).len(), HOLDERS_MAX);
         for number in 0..=KEYS_MAX {
-            held.behind(&Key::new(&format!("k{number}")).unwrap(), span(1));
+            let key = Key::new(&format!("k{number}")).unwrap();
+            held.arrived(&key);
+            held.behind(&key, span(1));
         }
         assert_eq!(held.elsewhere.len(), KEYS_MAX);
+        held.answered(&key);
+        assert_eq!(held.in_the_way(&key).len(), 0, "nobody waits for those any more");
+        held.behind(&key, span(1));
+        assert_eq!(held.in_the_way(&key).len(), 0, "it was told too late");
     }
 }

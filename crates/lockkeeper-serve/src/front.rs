@@ -99,7 +99,7 @@ impl Short {
         let (head, body) = request.into_parts();
         let query = head.uri.query();
         let answer = match self {
-            Short::Take => tokens::take_by(state, query, body).await,
+            Short::Take => tokens::take_by(state, peer, query, body).await,
             Short::GiveBack(token) => tokens::give_back(&state, &token).await,
             Short::Hold(name) => locks::hold(state, peer, name, query, body).await,
         };

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse as _;
 use lockkeeper_core::Leaders;
 
-use crate::answer::{Refusal, Result, line, ok};
+use crate::answer::{Result, line, ok};
 use crate::ask::{Ask, OF_CAMPAIGNS};
 use crate::held::Held;
 use crate::locks::{Holding, Keeping, name_in, stream};
@@ -90,9 +90,7 @@ pub(crate) async fn campaign(
     if let Some(note) = &ask.note {
         campaign = campaign.note(note);
     }
-    let held = tokio::select! {
-        won = campaign.win() => Held::Leads(won?),
-        () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
-    };
-    Ok(stream(Keeping::begin(state, peer.map(|it| it.0), name, ask.ttl, Holding { held, room })))
+    let peer = peer.map(|it| it.0);
+    let held = Held::Leads(state.waits(peer.as_ref(), campaign.win()).await??);
+    Ok(stream(Keeping::begin(state, peer, name, ask.ttl, Holding { held, room })))
 }

@@ -33,6 +33,8 @@ mod answer;
 mod ask;
 mod console;
 mod doubt;
+#[cfg(test)]
+mod flickering;
 mod front;
 mod gate;
 mod held;

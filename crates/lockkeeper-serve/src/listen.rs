@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,11 +20,9 @@ use tokio::task::JoinSet;
 use crate::front::Front;
 use crate::gate::spellings;
 use crate::options::{Serve, routes};
-use crate::peer::Peer;
+use crate::peer::{Peer, ToPeer};
 use crate::state::State;
 
-/// How long a client may take to send the head of a request, or be silent between two.
-const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 /// The head of a request: the longest name is far shorter, even if every byte of it is escaped.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long the store may take at the end to confirm what is given back.
@@ -122,10 +120,7 @@ impl std::fmt::Display for Listen {
 
 async fn bind_socket(path: &Path) -> io::Result<Bound> {
     if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
-        if UnixStream::connect(path).await.is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
-        }
-        std::fs::remove_file(path)?;
+        is_left_behind(path).await?;
     }
     // Reachable only when it has its mode: made under another name, then moved.
     let mut fresh = path.as_os_str().to_owned();
@@ -133,8 +128,26 @@ async fn bind_socket(path: &Path) -> io::Result<Bound> {
     let fresh = PathBuf::from(fresh);
     let listener = UnixListener::bind(&fresh)?;
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))?;
+    let which = identity(&fresh);
     std::fs::rename(&fresh, path)?;
-    Ok(Bound::Unix(listener, SocketFile(path.to_owned())))
+    Ok(Bound::Unix(listener, SocketFile { path: path.to_owned(), which }))
+}
+
+/// Whether nobody listens on a socket any more. Only the system's word that nobody does is one: a server that has no room for
+/// one more connection just now, or that another user runs, does not answer either.
+async fn is_left_behind(path: &Path) -> io::Result<()> {
+    let words = match UnixStream::connect(path).await {
+        Err(it) if matches!(it.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            return Ok(());
+        }
+        Ok(_) => "another server listens there; end it, or listen elsewhere".to_owned(),
+        Err(it) => {
+            format!(
+                "another server may listen there, which did not answer ({it}); end it, or remove the socket if nobody does"
+            )
+        }
+    };
+    Err(io::Error::new(io::ErrorKind::AddrInUse, words))
 }
 
 /// Something that listens. Made by [`Listen::bind`].
@@ -149,13 +162,23 @@ enum Bound {
 
 /// Removed with its listener.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    /// Which file it is, on which device.
+    which: Option<(u64, u64)>,
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
-        let _ = std::fs::remove_file(&self.0);
+        // Somebody else may have removed it, and the next server may have made its own.
+        if self.which.is_some() && identity(&self.path) == self.which {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
 impl Listener {
@@ -163,7 +186,7 @@ impl Listener {
     pub fn shown(&self) -> String {
         match &self.0 {
             Bound::Tcp(_, address) => format!("http://{address}"),
-            Bound::Unix(_, file) => format!("unix:{}", file.0.display()),
+            Bound::Unix(_, file) => format!("unix:{}", file.path.display()),
         }
     }
 
@@ -228,13 +251,15 @@ impl Serve {
 struct Connections {
     clock: Clock,
     room: Arc<Semaphore>,
+    head: Duration,
     front: Front,
 }
 
 impl Connections {
     fn new(state: &Arc<State>) -> Self {
         let room = Arc::new(Semaphore::new(state.limits.connections));
-        Connections { clock: Clock::boot(), room, front: Front::new(state.clone(), routes(state)) }
+        let (clock, head) = (Clock::boot(), state.limits.head);
+        Connections { clock, room, head, front: Front::new(state.clone(), routes(state)) }
     }
 
     async fn accept(&self, listener: &Listener, graceful: &GracefulShutdown) {
@@ -246,7 +271,7 @@ impl Connections {
                     self.serve(stream, peer, graceful, room);
                 }),
                 Bound::Unix(it, _) => it.accept().await.map(|(stream, _)| {
-                    let peer = Peer::on_socket(&stream);
+                    let (peer, stream) = Peer::on_socket(stream);
                     self.serve(stream, peer, graceful, room);
                 }),
             };
@@ -257,13 +282,10 @@ impl Connections {
         }
     }
 
-    fn serve<S>(&self, stream: S, peer: Peer, graceful: &GracefulShutdown, room: OwnedSemaphorePermit)
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    {
+    fn serve(&self, stream: ToPeer, peer: Peer, graceful: &GracefulShutdown, room: OwnedSemaphorePermit) {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_PATIENCE)
+            .header_read_timeout(self.head)
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), self.front.of(peer));
         let connection = graceful.watch(connection);
@@ -274,3 +296,6 @@ impl Connections {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,12 +18,18 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::answer::{Refusal, Result, line};
 use crate::ask::{Ask, OF_LOCKS};
 use crate::held::{Held, Loss, word};
-use crate::peer::Peer;
+use crate::peer::{Peer, ended};
 use crate::state::State;
 use crate::view::millis;
 
 /// How often within a ttl the stream looks whether the lock was renewed.
 const LOOKS_PER_TTL: u32 = 6;
+/// How far ahead a client is told that it holds, at most. The way to its host may be cut right after that, and then its
+/// connection ends, and the lock is given back: after [`DEAD_AFTER_MS`](crate::peer::DEAD_AFTER_MS), or when a proxy between
+/// has seen enough. What the client was told must be over by then.
+const PROMISED_MAX: Duration = Duration::from_secs(15);
+/// How often a client is told anew that it holds, where it was not told all that remains.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// A deadline that moved by less was not renewed: two readings of a clock differ.
 const MOVED: Duration = Duration::from_millis(5);
 
@@ -81,10 +87,8 @@ pub(crate) async fn hold(
 ) -> Result {
     let ask = Ask::read(query, body, OF_LOCKS, &state.limits).await?;
     let room = state.admit()?;
-    let held = tokio::select! {
-        held = Held::take(&state.locker, &name, &ask) => held?.ok_or_else(Refusal::taken)?,
-        () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
-    };
+    let held = state.waits(peer.as_ref(), Held::take(&state.locker, &name, &ask)).await?;
+    let held = held?.ok_or_else(Refusal::taken)?;
     Ok(stream(Keeping::begin(state, peer, name, ask.ttl, Holding { held, room })))
 }
 
@@ -142,10 +146,10 @@ impl Keeping {
         Keeping { state, peer, name, ttl, holding: Some(holding), phase: Phase::Fresh }
     }
 
-    /// The next line; `None` when the answer is over.
+    /// The next line; `None` when the answer is over, also because its client is gone.
     async fn next(&mut self) -> Option<Bytes> {
         let held = &self.holding.as_ref()?.held;
-        let (clock, remaining) = (&self.state.clock, held.remaining());
+        let (clock, remaining) = (&self.state.clock, held.remaining().min(PROMISED_MAX));
         match &mut self.phase {
             Phase::Fresh => {
                 let said = line(&Line::Granted(Grant::of(&self.name, held, remaining)));
@@ -154,19 +158,23 @@ impl Keeping {
             }
             Phase::Told(told, lost) => {
                 let mut closing = pin!(self.state.closing());
-                let every = (self.ttl / LOOKS_PER_TTL).max(Duration::from_millis(10));
+                let mut ended = pin!(ended(self.peer.as_ref()));
+                let every = (self.ttl / LOOKS_PER_TTL).clamp(Duration::from_millis(10), TOLD_EVERY);
                 let lost = loop {
                     let due = clock.now().after(every);
                     tokio::select! {
                         biased;
                         reason = &mut *lost => break word(reason),
                         () = &mut closing => break CLOSING,
+                        () = &mut ended => return None,
                         () = clock.sleep_until(due) => {}
                     }
-                    let remaining = held.remaining();
+                    let remaining = held.remaining().min(PROMISED_MAX);
                     let until = clock.now().after(remaining);
+                    // What is not told as a whole moves with every look.
+                    let moved = if remaining < PROMISED_MAX { MOVED } else { TOLD_EVERY / 2 };
                     // Whoever does not read is not told of renewals, and holds on.
-                    if told.after(MOVED) < until && self.peer.as_ref().is_none_or(Peer::has_room) {
+                    if told.after(moved) < until && self.peer.as_ref().is_none_or(Peer::has_room) {
                         *told = until;
                         return Some(line(&Line::Renewed { valid_for_ms: millis(remaining) }).into());
                     }
@@ -181,7 +189,10 @@ impl Keeping {
                 Some(line(&Line::Lost { reason: lost }).into())
             }
             Phase::Closing(until) => {
-                clock.sleep_until(*until).await;
+                tokio::select! {
+                    () = clock.sleep_until(*until) => {}
+                    () = ended(self.peer.as_ref()) => {}
+                }
                 None
             }
         }
@@ -191,8 +202,10 @@ impl Keeping {
 #[cfg(test)]
 mod tests {
     use axum::body::HttpBody as _;
+    use std::task::{Context, Poll, Waker};
+
     use lockkeeper_core::inspect::Inspect as _;
-    use lockkeeper_core::{Key, Locker, Memory};
+    use lockkeeper_core::{Clock, Key, Locker, Memory};
 
     use super::*;
     use crate::Serve;
@@ -214,5 +227,40 @@ mod tests {
         drop(body);
         assert!(state.locker.try_lock("x").await.unwrap().is_some(), "the lock was kept");
         state.emptied().await;
+    }
+
+    /// However long the ttl is, what was told is over before a host that vanished is given up, and it is told anew long before
+    /// it is over.
+    #[tokio::test]
+    async fn nobody_is_told_more_than_is_kept_for_a_host_that_vanishes() {
+        let store = Memory::default();
+        let locker = Locker::builder(store.clone()).ttl(Duration::from_secs(60)).build();
+        let mut state = Serve::new(locker, store, "a-long-secret").unwrap().allow_locks().state();
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        state.clock = clock.clone();
+        let state = Arc::new(state);
+        let held = Held::take(&state.locker, "x", &Ask::default()).await.unwrap().unwrap();
+        let holding = Holding { held, room: state.admit().unwrap() };
+        let mut keeping = Keeping::begin(state.clone(), None, "x".into(), None, holding);
+        let mut last = clock.now();
+        for turn in 0..4 {
+            let said = {
+                let mut next = pin!(keeping.next());
+                let mut here = Context::from_waker(Waker::noop());
+                loop {
+                    if let Poll::Ready(said) = next.as_mut().poll(&mut here) {
+                        break said.unwrap();
+                    }
+                    clock.advance_by(Duration::from_secs(1));
+                }
+            };
+            let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+            let promised = Duration::from_millis(said["valid_for_ms"].as_u64().unwrap());
+            let given_up = Duration::from_millis(crate::peer::DEAD_AFTER_MS.into());
+            // The line may come late: as late as the next one is due.
+            assert!(promised + TOLD_EVERY <= given_up, "turn {turn}: promised for {promised:?}");
+            assert!(clock.now() - last <= promised / 2, "turn {turn}: told after {:?}", clock.now() - last);
+            last = clock.now();
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! What only reads: locks, health, metrics, and the description of this API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State as Of};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use lockkeeper_core::Key;
+use lockkeeper_core::backend::Fault;
+use lockkeeper_core::{Key, Moment};
 use serde::Serialize;
+use tokio::sync::Mutex;
 
 use crate::answer::{Refusal, Result, ok};
 use crate::ask::pairs;
@@ -51,10 +54,31 @@ pub(crate) async fn lock(
     Ok(ok(&found.as_ref().map_or_else(|| Lock::free(key.as_str()), Lock::of)))
 }
 
+/// How often the store is asked whether it answers, at most: nobody needs a token to want to know.
+const STORE_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether the store answered, and when. Held while it is asked: whoever comes meanwhile gets the same answer.
+pub(crate) type StoreHealth = Mutex<Option<(Moment, std::result::Result<(), Fault>)>>;
+
+/// What the store said not longer ago than a moment.
+async fn store_health(state: &State) -> std::result::Result<(), Fault> {
+    let mut last = state.store_health.lock().await;
+    let now = state.clock.now();
+    if let Some((_, said)) = last.as_ref().filter(|it| now - it.0 < STORE_EVERY) {
+        return said.clone();
+    }
+    let said = match Key::new("lockkeeper/health") {
+        Ok(key) => state.inspect.show(&key).await.map(drop),
+        Err(_) => Ok(()),
+    };
+    *last = Some((state.clock.now(), said.clone()));
+    said
+}
+
 /// `GET /health`: this process answers; with `?store=true`, so does the store.
 pub(crate) async fn health(Of(state): Of<Arc<State>>, RawQuery(query): RawQuery) -> Result {
     if query.as_deref() == Some("store=true") {
-        state.inspect.show(&Key::new("lockkeeper/health")?).await?;
+        store_health(&state).await?;
     }
     Ok(ok(&Health { status: "ok", store: state.locker.profile().name }))
 }
@@ -85,4 +109,29 @@ pub(crate) async fn nothing() -> Refusal {
 /// A route that writes where writing is not allowed is not there, whatever can be read at the same address.
 pub(crate) async fn not_so() -> Refusal {
     nothing().await
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Clock, Locker, Memory};
+
+    use super::*;
+    use crate::Serve;
+    use crate::flickering::Flickering;
+
+    #[tokio::test]
+    async fn the_store_is_asked_for_its_health_once_in_a_while() {
+        let store = Memory::default();
+        let view = Flickering::of(&store);
+        let mut state = Serve::new(Locker::new(store), view.clone(), "a-long-secret").unwrap().state();
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        state.clock = clock.clone();
+        for hidden in [true, false, true] {
+            view.hide(hidden);
+            clock.advance_by(STORE_EVERY);
+            assert_eq!(store_health(&state).await.is_err(), hidden, "asked");
+            view.hide(!hidden);
+            assert_eq!(store_health(&state).await.is_err(), hidden, "not asked again");
+        }
+    }
 }

@@ -30,12 +30,14 @@ pub struct Limits {
     pub(crate) connections: usize,
     pub(crate) body_bytes: usize,
     pub(crate) patience: Duration,
+    /// How long a client may take to send the head of a request, or be silent between two.
+    pub(crate) head: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        let patience = Duration::from_secs(10);
-        Limits { streams: 4096, connections: 8192, body_bytes: 16 * 1024, patience }
+        let (patience, head) = (Duration::from_secs(10), Duration::from_secs(60));
+        Limits { streams: 4096, connections: 8192, body_bytes: 16 * 1024, patience, head }
     }
 }
 
@@ -95,7 +97,7 @@ impl Limits {
 #[derive(Debug)]
 #[must_use = "a server does nothing until it is run"]
 pub struct Serve {
-    state: State,
+    pub(crate) state: State,
 }
 
 impl Serve {

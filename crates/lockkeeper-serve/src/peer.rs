@@ -13,11 +13,11 @@ use std::time::Duration;
 use nix::sys::socket::GetSockOpt as _;
 use nix::sys::socket::sockopt::GetStruct;
 use rustix::net::{Shutdown, shutdown, sockopt};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// After how long a host that acknowledges nothing is taken for dead.
-const DEAD_AFTER_MS: u32 = 20_000;
+pub(crate) const DEAD_AFTER_MS: u32 = 20_000;
 /// After how long without a word a host is asked whether it is there, and before it is asked again.
 const IDLE: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -30,24 +30,43 @@ const ROOM: u32 = 2048;
 pub(crate) struct Peer {
     /// In words: an address, or a user of this machine.
     pub(crate) shown: Arc<str>,
-    tcp: Option<Arc<Tcp>>,
+    connection: Arc<Connection>,
 }
 
 impl Peer {
     /// A program on some host, and the way to it.
-    pub(crate) fn on_tcp(stream: TcpStream, address: &str) -> (Self, ToTcp) {
-        let tcp = Arc::new(Tcp::new(stream));
-        (Peer { shown: address.into(), tcp: Some(tcp.clone()) }, ToTcp(tcp))
+    pub(crate) fn on_tcp(stream: TcpStream, address: &str) -> (Self, ToPeer) {
+        Peer::with(Connection::tcp(stream), address.into())
     }
 
-    /// A program on this machine. Its end is always noticed.
-    pub(crate) fn on_socket(stream: &UnixStream) -> Self {
-        Peer { shown: user(stream).into(), tcp: None }
+    /// A program on this machine, and the way to it. However full that is, its end is noticed.
+    pub(crate) fn on_socket(stream: UnixStream) -> (Self, ToPeer) {
+        let shown = user(&stream).into();
+        Peer::with(Connection { stream: Stream::Unix(stream), enough: None }, shown)
+    }
+
+    fn with(connection: Connection, shown: Arc<str>) -> (Self, ToPeer) {
+        let connection = Arc::new(connection);
+        (Peer { shown, connection: connection.clone() }, ToPeer(connection))
     }
 
     /// Whether its host has taken all that was sent, and has room for a line that can also be left out.
     pub(crate) fn has_room(&self) -> bool {
-        self.tcp.as_ref().is_none_or(|it| it.has_room())
+        self.connection.has_room()
+    }
+
+    /// Resolves when it has closed its end, also behind words that nobody has read. Whoever reads on would have to keep them,
+    /// however many they are.
+    pub(crate) async fn ended(&self) {
+        self.connection.stream.ended().await;
+    }
+}
+
+/// Resolves when whoever is at the other end has closed it, if that is known.
+pub(crate) async fn ended(peer: Option<&Peer>) {
+    match peer {
+        Some(it) => it.ended().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -58,17 +77,64 @@ fn user(stream: &UnixStream) -> String {
     format!("user {}{process}", peer.uid())
 }
 
-/// A connection whose host is known to be alive, or noticed to be dead.
+/// A connection of either kind.
 #[derive(Debug)]
-struct Tcp {
-    stream: TcpStream,
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// The same said to a stream of either kind.
+macro_rules! either {
+    ($stream:expr, $it:ident => $said:expr) => {
+        match $stream {
+            Stream::Tcp($it) => $said,
+            Stream::Unix($it) => $said,
+        }
+    };
+}
+
+impl Stream {
+    /// Resolves when nothing more will come.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    async fn ended(&self) {
+        // We are told of nothing urgent, so what is left of this interest is the end. `READABLE` is also what lies unread.
+        while let Ok(ready) = either!(self, it => it.ready(Interest::PRIORITY).await) {
+            if ready.is_read_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Resolves when nothing more will come. Here only what is written tells of an end behind unread words.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    async fn ended(&self) {
+        std::future::pending().await
+    }
+
+    /// What has come, as far as there is room. Less than that is all there is: whoever asks again is called then.
+    fn read(&self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
+        let (room, mut read) = (buf.remaining(), 0);
+        let all = || {
+            read = either!(self, it => it.try_read_buf(buf))?;
+            if 0 < read && read < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        };
+        let done = either!(self, it => it.try_io(Interest::READABLE, all));
+        if 0 < read { Ok(()) } else { done }
+    }
+}
+
+/// A connection, and, where its other end may be on another host, whether that is known to be alive or noticed to be dead.
+#[derive(Debug)]
+struct Connection {
+    stream: Stream,
     /// The least room that is enough; `None` where the system does not tell how much there is.
     enough: Option<u32>,
 }
 
-impl Tcp {
+impl Connection {
     /// Small lines are sent at once, and a host that vanished without a word is noticed.
-    fn new(stream: TcpStream) -> Self {
+    fn tcp(stream: TcpStream) -> Self {
         // Half of what there is at the beginning, for a host that has hardly any.
         let enough = Flow::of(&stream).filter(|it| 0 < it.room).map(|it| ROOM.min(it.room / 2));
         // Where the system refuses, the lock is still freed when the connection ends.
@@ -82,12 +148,12 @@ impl Tcp {
         if enough.is_some() {
             let _ = sockopt::set_tcp_user_timeout(&stream, DEAD_AFTER_MS);
         }
-        Tcp { stream, enough }
+        Connection { stream: Stream::Tcp(stream), enough }
     }
 
     fn has_room(&self) -> bool {
-        let Some(enough) = self.enough else { return true };
-        Flow::of(&self.stream).is_none_or(|it| it.under_way == 0 && enough <= it.room)
+        let (Some(enough), Stream::Tcp(stream)) = (self.enough, &self.stream) else { return true };
+        Flow::of(stream).is_none_or(|it| it.under_way == 0 && enough <= it.room)
     }
 }
 
@@ -123,23 +189,23 @@ impl Flow {
     }
 }
 
-/// The way to a host.
+/// The way to whoever is at the other end.
 #[derive(Debug)]
-pub(crate) struct ToTcp(Arc<Tcp>);
+pub(crate) struct ToPeer(Arc<Connection>);
 
-impl AsyncRead for ToTcp {
+impl AsyncRead for ToPeer {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = &self.0.stream;
         loop {
-            ready!(stream.poll_read_ready(cx))?;
-            if let Some(done) = unless_blocked(stream.try_read_buf(buf)) {
-                return Poll::Ready(done.map(drop));
+            ready!(either!(stream, it => it.poll_read_ready(cx)))?;
+            if let Some(done) = unless_blocked(stream.read(buf)) {
+                return Poll::Ready(done);
             }
         }
     }
 }
 
-impl AsyncWrite for ToTcp {
+impl AsyncWrite for ToPeer {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -151,8 +217,8 @@ impl AsyncWrite for ToTcp {
     ) -> Poll<io::Result<usize>> {
         let stream = &self.0.stream;
         loop {
-            ready!(stream.poll_write_ready(cx))?;
-            if let Some(done) = unless_blocked(stream.try_write_vectored(parts)) {
+            ready!(either!(stream, it => it.poll_write_ready(cx)))?;
+            if let Some(done) = unless_blocked(either!(stream, it => it.try_write_vectored(parts))) {
                 return Poll::Ready(done);
             }
         }
@@ -167,7 +233,8 @@ impl AsyncWrite for ToTcp {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(shutdown(&self.0.stream, Shutdown::Write).map_err(io::Error::from))
+        let done = either!(&self.0.stream, it => shutdown(it, Shutdown::Write));
+        Poll::Ready(done.map_err(io::Error::from))
     }
 }
 
@@ -193,7 +260,7 @@ mod tests {
     const LINE: &[u8] = b"{\"event\":\"renewed\",\"valid_for_ms\":10000}\n";
 
     /// A client whose host has hardly any room, and what the server sees of it.
-    async fn client() -> (std::net::TcpStream, Peer, ToTcp) {
+    async fn client() -> (std::net::TcpStream, Peer, ToPeer) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
@@ -203,8 +270,13 @@ mod tests {
         (socket.into(), peer, to)
     }
 
+    fn tcp(to: &ToPeer) -> &TcpStream {
+        let Stream::Tcp(stream) = &to.0.stream else { panic!("it is on TCP") };
+        stream
+    }
+
     /// Lines as long as there is room for them, and a moment for each to arrive.
-    async fn fill(peer: &Peer, to: &mut ToTcp) -> usize {
+    async fn fill(peer: &Peer, to: &mut ToPeer) -> usize {
         let mut sent = 0;
         for _ in 0..200 {
             Clock::boot().sleep(Duration::from_millis(1)).await;
@@ -221,7 +293,7 @@ mod tests {
         let (mut client, peer, mut to) = client().await;
         let sent = fill(&peer, &mut to).await;
         assert!(0 < sent && sent < 100, "{sent} lines to a host with room for about 20");
-        let under_way = || Flow::of(&to.0.stream).unwrap().under_way;
+        let under_way = || Flow::of(tcp(&to)).unwrap().under_way;
         for _ in 0..1000 {
             // The last of it may not be acknowledged yet.
             if under_way() == 0 {
@@ -239,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn a_host_that_vanishes_is_noticed() {
         let (_client, _, to) = client().await;
-        let stream = &to.0.stream;
+        let stream = tcp(&to);
         assert_eq!(sockopt::tcp_user_timeout(stream).unwrap(), DEAD_AFTER_MS);
         assert!(sockopt::socket_keepalive(stream).unwrap());
         let asked =

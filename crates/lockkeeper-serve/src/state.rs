@@ -10,7 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::answer::{Refusal, Result};
 use crate::doubt::Doubts;
 use crate::hot::HotNames;
+use crate::look::StoreHealth;
 use crate::options::Limits;
+use crate::peer::{Peer, ended};
 use crate::secret::Secret;
 use crate::tokens::Tokens;
 use crate::watch::Watch;
@@ -61,6 +63,7 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) tokens: Tokens,
+    pub(crate) store_health: StoreHealth,
     streams: Arc<Semaphore>,
     browsers: Arc<Semaphore>,
     /// Turns true when the server ends.
@@ -89,6 +92,7 @@ impl State {
             limits,
             metrics: None,
             tokens: Tokens::default(),
+            store_health: StoreHealth::default(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             browsers: Arc::new(Semaphore::new(BROWSERS_MAX)),
             closing: watch::Sender::new(false),
@@ -120,6 +124,18 @@ impl State {
     pub(crate) fn tell(&self, text: &str) {
         if let Some(told) = &self.on_break {
             (told.0)(text);
+        }
+    }
+
+    /// What a client waits for, unless the server ends or the client goes away before it is there.
+    pub(crate) async fn waits<T>(&self, peer: Option<&Peer>, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.closing() => Err(Refusal::busy("the server is being shut down")),
+            () = ended(peer) => Err(Refusal::invalid(
+                "the connection was closed from your side while the lock was waited for: keep it open until you let go",
+            )),
         }
     }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State as Of};
 use axum::http::StatusCode;
@@ -19,6 +20,7 @@ use crate::answer::{Refusal, Result, json, ok};
 use crate::ask::{Ask, OF_TOKENS};
 use crate::held::Held;
 use crate::locks::Grant;
+use crate::peer::Peer;
 use crate::secret::Fresh;
 use crate::state::State;
 
@@ -156,18 +158,26 @@ async fn mind(state: Arc<State>) {
     }
 }
 
-pub(crate) async fn take(Of(state): Of<Arc<State>>, RawQuery(query): RawQuery, body: Body) -> Result {
-    take_by(state, query.as_deref(), body).await
+pub(crate) async fn take(
+    Of(state): Of<Arc<State>>,
+    peer: Option<Extension<Peer>>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result {
+    take_by(state, peer.map(|it| it.0), query.as_deref(), body).await
 }
 
-pub(crate) async fn take_by(state: Arc<State>, query: Option<&str>, body: Body) -> Result {
+pub(crate) async fn take_by(
+    state: Arc<State>,
+    peer: Option<Peer>,
+    query: Option<&str>,
+    body: Body,
+) -> Result {
     let mut ask = Ask::read(query, body, OF_TOKENS, &state.limits).await?;
     let name = ask.name.take().ok_or_else(|| Refusal::invalid("say `name=NAME`: which lock to take"))?;
     let room = state.admit()?;
-    let held = tokio::select! {
-        held = Held::take(&state.locker, &name, &ask) => held?.ok_or_else(Refusal::taken)?,
-        () = state.closing() => return Err(Refusal::busy("the server is being shut down")),
-    };
+    let held = state.waits(peer.as_ref(), Held::take(&state.locker, &name, &ask)).await?;
+    let held = held?.ok_or_else(Refusal::taken)?;
     let ttl = ask.ttl.unwrap_or(state.locker.ttl());
     let (token, now) = (Arc::<str>::from(state.tokens.draw()?), state.clock.now());
     let entry = Entry { held, name, ttl, until: now.after(ttl), room };

@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const DOCTOR_EVERY: Duration = Duration::from_secs(30);
 /// Changes that are remembered, of all locks together.
 const CHANGES_MAX: usize = 5000;
+/// How often it is asked who leads, at most: each role is one more question.
+const ROLES_EVERY: Duration = Duration::from_secs(5);
 /// Locks of which it is asked whether they are somebody's role.
 const ROLES_ASKED_MAX: usize = 200;
 /// A validity that is off by more than this from what was to be expected was renewed.
@@ -27,7 +29,10 @@ const RENEWED_MS: u64 = 1500;
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) locks: Vec<Lock>,
+    /// When the store was asked last.
     pub(crate) at: Moment,
+    /// When it answered last: the locks are those of then.
+    pub(crate) as_of: Moment,
     /// Why the store could not be looked at; the locks are those of before.
     pub(crate) trouble: Option<String>,
 }
@@ -96,17 +101,18 @@ impl Watch {
         }
         let found = self.inspect.list("").await;
         let at = self.clock.now();
-        let (locks, trouble) = match found {
-            Ok(infos) => (infos.iter().map(Lock::of).collect(), None),
+        let (locks, as_of, trouble) = match found {
+            Ok(infos) => (infos.iter().map(Lock::of).collect(), at, None),
             Err(fault) => {
-                let before = last.as_ref().map(|it| it.locks.clone()).unwrap_or_default();
-                (before, Some(fault.to_string()))
+                let (before, as_of) =
+                    last.as_ref().map_or((Vec::new(), at), |it| (it.locks.clone(), it.as_of));
+                (before, as_of, Some(fault.to_string()))
             }
         };
         if let Some(before) = last.as_ref().filter(|_| trouble.is_none()) {
             self.remember(before, &locks, at);
         }
-        let seen = Arc::new(Seen { locks, at, trouble });
+        let seen = Arc::new(Seen { locks, at, as_of, trouble });
         *last = Some(seen.clone());
         seen
     }
@@ -127,11 +133,11 @@ impl Watch {
         said
     }
 
-    /// Who leads, among the first of those locks that one holds alone; asked for once per interval at most.
+    /// Who leads, among the first of those locks that one holds alone; not older than a few seconds.
     pub(crate) async fn roles(&self, locker: &Locker, seen: &Seen) -> Arc<Vec<Role>> {
         let mut last = self.roles.lock().await;
         let now = self.clock.now();
-        if let Some((_, roles)) = last.as_ref().filter(|it| now - it.0 < self.every) {
+        if let Some((_, roles)) = last.as_ref().filter(|it| now - it.0 < ROLES_EVERY) {
             return roles.clone();
         }
         let mut roles = Vec::new();
@@ -198,7 +204,7 @@ impl Watch {
     }
 
     fn remember(&self, before: &Seen, now: &[Lock], at: Moment) {
-        let passed = millis(at - before.at);
+        let passed = millis(at - before.as_of);
         let old: BTreeMap<&str, &Lock> = before.locks.iter().map(|it| (it.name.as_str(), it)).collect();
         let new: BTreeMap<&str, &Lock> = now.iter().map(|it| (it.name.as_str(), it)).collect();
         let mut changes = self.changes();
@@ -294,6 +300,7 @@ mod tests {
     use lockkeeper_core::{Claim, Key, Locker, Memory};
 
     use super::*;
+    use crate::flickering::Flickering;
 
     #[tokio::test]
     async fn the_store_is_asked_once_per_interval_and_changes_are_told() {
@@ -341,5 +348,43 @@ mod tests {
         assert_eq!(watch.ran_out(), 1);
         let told = watch.history("x", 1).remove(0).what;
         assert!(told.ends_with("it was not renewed"), "{told}");
+    }
+
+    /// Each role is a question of its own, so they are asked less often than the locks.
+    #[tokio::test]
+    async fn who_leads_is_not_asked_at_every_look() {
+        let store = Memory::default();
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        let watch = Watch { clock: clock.clone(), ..Watch::new(Arc::new(store.clone())) };
+        let locker = Locker::new(store);
+        let _leads = locker.campaign("role", "one").win().await.unwrap();
+        let first = watch.roles(&locker, &*watch.look().await).await;
+        assert_eq!(first.len(), 1);
+        clock.advance_by(ROLES_EVERY.saturating_sub(EVERY));
+        assert!(Arc::ptr_eq(&first, &watch.roles(&locker, &*watch.look().await).await), "asked again");
+        clock.advance_by(EVERY);
+        assert!(!Arc::ptr_eq(&first, &watch.roles(&locker, &*watch.look().await).await), "never asked again");
+    }
+
+    /// Its time ran out while nobody could see it, which was longer ago than the last try to look.
+    #[tokio::test]
+    async fn what_ran_out_while_the_store_could_not_be_seen_is_told_as_that() {
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        let store = Memory::new(clock.clone());
+        let view = Flickering::of(&store);
+        let watch = Watch { clock: clock.clone(), ..Watch::new(Arc::new(view.clone())) };
+        let claim = Claim::new(Key::new("x").unwrap(), Duration::from_secs(10)).unwrap();
+        let mut dead = store.enter(claim);
+        dead.turn().await.unwrap();
+        watch.look().await;
+        view.hide(true);
+        for _ in 0..20 {
+            clock.advance_by(EVERY);
+            assert!(watch.look().await.trouble.is_some());
+        }
+        view.hide(false);
+        clock.advance_by(EVERY);
+        watch.look().await;
+        assert_eq!(watch.ran_out(), 1, "{:?}", watch.history("x", 9));
     }
 }

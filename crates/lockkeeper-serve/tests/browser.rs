@@ -160,6 +160,7 @@ async fn a_thousand_locks_stay_usable(browser: &Browser) {
     pictures(browser, "overview").await;
     drop(held);
     browser.shows("#live", "Held0").await;
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 
@@ -191,6 +192,7 @@ async fn a_store_that_dies_and_comes_back(browser: &Browser) {
     browser.open(&server, "/doctor").await;
     browser.shows("h1", "Doctor").await;
     pictures(browser, "doctor").await;
+    assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }
 

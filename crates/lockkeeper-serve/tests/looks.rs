@@ -101,6 +101,12 @@ async fn the_page_of_a_role_asks_who_leads_once_for_each_look() {
     let (looks, readings) = (after.0 - before.0, after.1 - before.1);
     // Two names, each of which is asked about.
     assert!(2 <= readings && readings <= 2 * looks, "{readings} readings, {looks} looks");
+    for _ in 0..100 {
+        assert!(page(&server, "/rooms").await.contains("<bdi>one</bdi>"));
+    }
+    let (looks, readings) = (store.asked().0 - before.0, store.asked().1 - after.1);
+    // One lock is held, and it is asked of that one.
+    assert!(1 <= readings && readings <= looks, "{readings} readings, {looks} looks");
     drop(role);
     server.ends().await;
 }

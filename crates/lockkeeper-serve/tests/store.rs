@@ -29,7 +29,8 @@ async fn a_store_that_dies_and_comes_back() {
     redis.start().await.unwrap();
     until("locks can be had again", || async { server.begin("POST", "/v1/locks/y").await.status == 200 })
         .await;
-    assert_eq!(server.ask("GET", "/health?store=true").await.0, 200);
+    // What it said before is told for a while.
+    until("it is well", || async { server.ask("GET", "/health?store=true").await.0 == 200 }).await;
     server.ends().await;
 }
 

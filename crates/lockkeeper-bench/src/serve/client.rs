@@ -21,7 +21,8 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn connect(serving: &Serving) -> Answer<Self> {
-        let stream = UnixStream::connect(serving.socket()).await?;
+        let path = serving.shown().strip_prefix("unix:").ok_or("the server is not on a socket")?;
+        let stream = UnixStream::connect(path).await?;
         Ok(Client { stream, buffer: vec![0; ROOM], rest: 0..0 })
     }
 

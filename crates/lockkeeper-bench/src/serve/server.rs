@@ -14,9 +14,9 @@ use crate::Answer;
 pub(crate) const SERVER: &str = "server";
 pub(super) const TOKEN: &str = "a-token-of-the-benchmark";
 
-/// `URL PATH`: serves this store on that socket until its input ends.
+/// `URL LISTEN`: serves this store there until its input ends.
 pub(crate) fn work(words: &[String]) -> Answer<()> {
-    let [url, path] = words else { return Err("usage: URL PATH".into()) };
+    let [url, listen] = words else { return Err("usage: URL LISTEN".into()) };
     // All as the command does.
     let threads = lockkeeper_serve::worker_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
@@ -25,8 +25,8 @@ pub(crate) fn work(words: &[String]) -> Answer<()> {
         let locker = store.locker.observer(meters.clone()).observer(hot.clone()).build();
         let serve = Serve::with(locker, store.inspect, TOKEN)?.allow_locks().hot_names(hot);
         let serve = serve.metrics(move || meters.openmetrics());
-        let listener = Listen::parse(&format!("unix:{path}"))?.bind().await?;
-        writeln!(std::io::stdout(), "ready")?;
+        let listener = Listen::parse(listen)?.bind().await?;
+        writeln!(std::io::stdout(), "{}", listener.shown())?;
         let ended = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_line(&mut String::new()));
         Ok(serve.run(listener, async { _ = ended.await }).await?)
     })
@@ -38,23 +38,38 @@ pub(super) struct Serving(Arc<Running>);
 
 struct Running {
     child: Child,
-    folder: tempfile::TempDir,
+    /// Where its socket is.
+    _folder: tempfile::TempDir,
+    shown: String,
 }
 
 impl Serving {
+    /// On a socket.
     pub(super) fn start(url: &str) -> Answer<Self> {
         let folder = tempfile::tempdir()?;
+        let listen = format!("unix:{}", folder.path().join("socket").display());
+        Serving::at(url, &listen, folder)
+    }
+
+    /// On a port of this machine.
+    pub(super) fn on_tcp(url: &str) -> Answer<Self> {
+        Serving::at(url, "127.0.0.1:0", tempfile::tempdir()?)
+    }
+
+    fn at(url: &str, listen: &str, folder: tempfile::TempDir) -> Answer<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(SERVER).arg(url).arg(folder.path().join("socket"));
+        command.arg(SERVER).arg(url).arg(listen);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut said = String::new();
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut said)?;
-        let serving = Serving(Arc::new(Running { child, folder }));
-        if said.trim() == "ready" { Ok(serving) } else { Err("the server did not begin".into()) }
+        let (shown, is_there) = (said.trim().to_owned(), !said.is_empty());
+        let serving = Serving(Arc::new(Running { child, _folder: folder, shown }));
+        if is_there { Ok(serving) } else { Err("the server did not begin".into()) }
     }
 
-    pub(super) fn socket(&self) -> std::path::PathBuf {
-        self.0.folder.path().join("socket")
+    /// Where it listens: a URL, or `unix:` and a path.
+    pub(super) fn shown(&self) -> &str {
+        &self.0.shown
     }
 
     /// Its resident memory in KiB.

@@ -50,7 +50,7 @@ impl PartialEq for Figures<'_> {
 
 /// Whether a page of these locks would show something else: its rows, or how many there are beyond them.
 pub(super) fn is_news(choice: &Choice, told: &Seen, seen: &Seen) -> bool {
-    let between: Duration = seen.at - told.at;
+    let between: Duration = seen.as_of - told.as_of;
     told.trouble.is_some() != seen.trouble.is_some()
         || Figures::of(&choice.all(&told.locks)) != Figures::of(&choice.all(&seen.locks))
         || differ(&choice.of(&told.locks), &choice.of(&seen.locks), between)
@@ -72,7 +72,8 @@ mod tests {
             let infos = store.list("").await.unwrap();
             let mut locks: Vec<Lock> = infos.iter().map(Lock::of).collect();
             locks.sort_by(|one, other| one.name.cmp(&other.name));
-            Seen { locks, at: Clock::boot().now(), trouble: None }
+            let at = Clock::boot().now();
+            Seen { locks, at, as_of: at, trouble: None }
         };
         let mut held = Vec::new();
         for number in 0..600 {

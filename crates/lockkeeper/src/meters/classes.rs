@@ -93,8 +93,12 @@ impl<T: Clone> Known<T> {
         if class.is_empty() || class == OTHER {
             return None;
         }
-        if let Some(it) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(class) {
-            return Some(it.clone());
+        {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            // Known ones stay. So when there is no room any more, nobody has to wait for the others to find that out.
+            if known.contains_key(class) || CLASSES_MAX <= known.len() {
+                return known.get(class).cloned();
+            }
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if !known.contains_key(class) && CLASSES_MAX <= known.len() {
@@ -106,5 +110,28 @@ impl<T: Clone> Known<T> {
     pub(super) fn for_each(&self, mut visit: impl FnMut(&str, &T)) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.iter().for_each(|(class, it)| visit(class, it));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events of classes beyond the cap are as many as any, and threads that tell them must not stand in line for it.
+    #[test]
+    fn a_class_beyond_the_cap_changes_nothing() {
+        let classes = Classes::by_prefix('/').of_locker();
+        let label = |number: usize| classes.label(&Key::new(&format!("c{number}/x")).unwrap());
+        (0..CLASSES_MAX).for_each(|it| assert_eq!(*label(it), *format!("c{it}")));
+        // Whoever wanted to write would wait for this one for ever.
+        let reading = classes.known.known.read().unwrap();
+        let (told, telling) = std::sync::mpsc::channel();
+        std::thread::scope(|threads| {
+            threads.spawn(|| told.send((label(CLASSES_MAX), label(7))).unwrap());
+            let seen = telling.recv_timeout(std::time::Duration::from_secs(60));
+            drop(reading);
+            let (beyond, known) = seen.expect("it waits for whoever reads");
+            assert_eq!((&*beyond, &*known), (OTHER, "c7"));
+        });
     }
 }

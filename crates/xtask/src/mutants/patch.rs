@@ -59,6 +59,7 @@ impl Target {
         let mut words = vec!["test", "--package", &self.package];
         match self.program.as_str() {
             "lib" => words.push("--lib"),
+            "bin" => words.push("--bins"),
             program => words.extend(["--test", program]),
         }
         if let Some(features) = &self.features {
