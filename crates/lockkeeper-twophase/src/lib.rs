@@ -64,6 +64,7 @@ mod rollback;
 mod survey;
 mod sweep;
 mod transaction;
+mod witnesses;
 mod work;
 
 pub use error::{BoxError, Error, Result};

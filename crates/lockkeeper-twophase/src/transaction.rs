@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::TransactionId;
 use crate::log::{Dialect, Inside};
 use crate::observe::{Asking, Point};
-use crate::office::{Active, Desk};
+use crate::office::{Active, Desk, REMEMBER_MIN};
 use crate::phases::{Plan, conclude};
 use crate::rollback::abandon;
 use crate::work::{Bench, Failure, Job, Jobs, Open, Work, WorkError, work};
@@ -218,6 +218,13 @@ impl<J> Transaction<J> {
         }
         if self.within.is_zero() {
             return Err(Error::invalid("`within` is zero, so nothing could be done; give it some seconds"));
+        }
+        if self.desk.remember < self.within.saturating_add(REMEMBER_MIN) {
+            return Err(Error::invalid(format!(
+                "`within` is {:?}, and the office remembers for {:?}, which must be a minute longer; shorten the one, or let it \
+                 `remember` longer",
+                self.within, self.desk.remember
+            )));
         }
         Ok(())
     }

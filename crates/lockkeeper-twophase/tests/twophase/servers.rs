@@ -153,7 +153,7 @@ async fn a_branch_that_somebody_ended_by_hand_is_reported_as_damage() {
     site.postgres.sql(&format!("ROLLBACK PREPARED '{id}:0.orders'")).await.unwrap();
     worker.go_on(&bank);
     let (_worker, told) = worker.hear("told ").await;
-    assert!(told.starts_with("Damaged") && told.contains("orders was rolled back"), "{told}");
+    assert!(told.contains("is damaged") && told.contains("orders was rolled back"), "{told}");
 }
 
 /// The log takes no damage at that moment: the caller hears of it all the same, and it is noted later.
@@ -279,6 +279,15 @@ async fn without_the_log_only_what_is_proven_is_finished() {
         site.mysql.sql(&format!("XA ROLLBACK '{id}','1.stock',1279996496")).await.unwrap();
         let (here, there, ..) = site.state(&bank).await;
         assert_ne!(here + there, 200, "{name}: without a log this can happen");
+        let [split] = &recover(true).await[..] else { panic!("{name}: it is told") };
+        assert_eq!(
+            (split.id.as_str(), &split.prepared[..], &split.committed[..]),
+            (id, &[][..], &["orders".to_owned()][..])
+        );
+        assert!(
+            matches!(&split.fate, Fate::Nothing(why) if why.contains("perhaps damaged")),
+            "{name}: {split:?}"
+        );
     }
     let bank = site.bank().await;
     for lost in ["", "teapot", "0123456789abu"] {

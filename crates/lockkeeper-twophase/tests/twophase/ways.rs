@@ -115,6 +115,11 @@ async fn a_reader_stays_until_the_end_if_it_is_asked_to() {
         assert_eq!(office.verdict(&done.unwrap().id).await.unwrap(), Verdict::Committed);
         office.close().await.unwrap();
     }
+    // Whoever names it no more is told so, until the log does not know it either.
+    let unreachable = bank.setup().await.survey().await.unwrap().unreachable;
+    assert!(matches!(&unreachable[..], [it] if it.participant == "second"), "{unreachable:?}");
+    let log = rusqlite::Connection::open(bank.folder.join("2pc.db")).unwrap();
+    log.execute("DELETE FROM lockkeeper_2pc_participant WHERE name = 'second'", []).unwrap();
     assert!(site.check(&bank, "readers").await);
 }
 
