@@ -150,9 +150,12 @@ fn row(what: &'static str, span: &Span, beside: &Span, wanted: f64, file: Option
     let of_file = file.map_or(0, |it| it.all.saturating_sub(it.checkpoints * CHECKPOINT));
     let found = per(span.forced.all().saturating_sub(off.all()) + of_file, COUNTED);
     let row = Row::of_number(what, found, Bound::AtMost(wanted));
-    let mut note = format!(
+    let checkpoints = file.map_or_else(String::new, |File { all, checkpoints }| {
+        format!("; the file {all}, of which {} for {checkpoints} checkpoints", checkpoints * CHECKPOINT)
+    });
+    let note = format!(
         "PostgreSQL {}, MariaDB {} for {COUNTED} transactions in {:.0?}; taken off {} and {}, because beside as many plain commits \
-         they forced {} and {} in {:.0?}",
+         they forced {} and {} in {:.0?}{checkpoints}",
         span.forced.orders,
         span.forced.stock,
         span.took,
@@ -162,10 +165,6 @@ fn row(what: &'static str, span: &Span, beside: &Span, wanted: f64, file: Option
         beside.forced.stock,
         beside.took
     );
-    if let Some(File { all, checkpoints }) = file {
-        note +=
-            &format!("; the file {all}, of which {} for {checkpoints} checkpoints", checkpoints * CHECKPOINT);
-    }
     Row { theirs: format!("{wanted}"), note, ..row }
 }
 
