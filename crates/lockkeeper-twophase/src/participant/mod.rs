@@ -21,6 +21,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::id::{BranchName, TransactionId};
 use crate::log::{Dialect, Ruling};
 use crate::observe::Observer;
+use crate::transaction::Isolation;
 
 /// The table that participants keep: an identity, and the witnesses of commits.
 const WITNESS: &str = "lockkeeper_2pc_witness";
@@ -311,10 +312,11 @@ impl Session {
         branch: &BranchName,
         left: Duration,
         plain: bool,
+        isolation: Option<Isolation>,
     ) -> Result<String, Trouble> {
         match self {
-            Session::Postgres(client) => postgres::begin(client, branch, left).await,
-            Session::Mysql(conn) => mysql::begin(conn, branch, left, plain).await,
+            Session::Postgres(client) => postgres::begin(client, branch, left, isolation).await,
+            Session::Mysql(conn) => mysql::begin(conn, branch, left, plain, isolation).await,
         }
     }
 

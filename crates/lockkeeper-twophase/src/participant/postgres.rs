@@ -16,6 +16,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::id::{BranchName, random};
 use crate::log::Ruling;
 use crate::observe::{Observer, Point};
+use crate::transaction::Isolation;
 
 /// An advisory lock for those who create the tables at the same time; random, to disturb nobody else.
 const CREATING: i64 = 0x6c6b_3270_6377_6974;
@@ -156,13 +157,19 @@ pub(super) async fn meet(client: &Client, at_home: bool) -> Result<String> {
     })
 }
 
-pub(super) async fn begin(client: &Client, branch: &BranchName, left: Duration) -> Result<String, Trouble> {
+pub(super) async fn begin(
+    client: &Client,
+    branch: &BranchName,
+    left: Duration,
+    isolation: Option<Isolation>,
+) -> Result<String, Trouble> {
+    let level = isolation.map_or_else(String::new, |it| format!(" ISOLATION LEVEL {}", it.words()));
     let (gid, wait) = (branch.gid(), left.as_millis().clamp(1, 2_000_000_000));
     // Whoever waits gives up first; this is for the case that it died. A limit that is shorter stays.
     let limit = wait + 1000;
     // The mark is gone if the work ends the transaction by itself.
     let sql = format!(
-        "BEGIN; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
+        "BEGIN{level}; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
          SELECT pg_backend_pid(), CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '{limit} ms' \
          THEN set_config('statement_timeout', '{limit}', true) END"
     );

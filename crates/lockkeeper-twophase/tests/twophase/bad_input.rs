@@ -46,6 +46,11 @@ async fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
         assert!(matches!(error, Error::Invalid { .. }), "{bad}");
         said(&error, &[]);
     }
+    for bad in ["sqlite:/tmp/x.db", "teapot:x", ""] {
+        let error = Participant::of_url(bad).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{bad}");
+        said(&error, &["postgres://", "only in the log's own file"]);
+    }
     let long = "a".repeat(49);
     for name in ["", "a b", "Orders", "a'", long.as_str()] {
         let office = TwoPhase::open(&url, &locker).await.unwrap().participant(name, nowhere());
