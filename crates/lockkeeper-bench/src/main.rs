@@ -76,8 +76,10 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == rooms::CHILD => ended(rooms::work(rest)),
         Some((first, rest)) if first == serve::SERVER => ended(serve::work(rest)),
         Some((first, rest)) if first == serve::HOLDER => ended(serve::hold(rest)),
-        Some((first, rest)) if first == twophase::CHILD => ended(twophase::work(rest)),
         _ => {
+            if let Some(done) = twophase::child(&words) {
+                return ended(done);
+            }
             let words: Vec<String> = words.into_iter().filter(|it| !rooms::scaled(it)).collect();
             ended(run(&words))
         }

@@ -84,6 +84,13 @@ impl Site {
         id
     }
 
+    /// The same with the orders alone: the stock is not named.
+    fn of_orders(&self, args: &[&str]) -> std::process::Output {
+        let some = format!("orders={}", self.postgres.url());
+        let place = ["--log", &self.log(), "--participant", &some];
+        common::output(&mut self.store.lockkeeper(["2pc"].iter().chain(args).chain(&place)))
+    }
+
     async fn moves(&self, number: u32) -> (String, String) {
         let sql = format!("SELECT count(*) FROM move WHERE id = {number}");
         let (here, there) = (self.postgres.sql(&sql).await.unwrap(), self.mariadb.sql(&sql).await.unwrap());
@@ -180,9 +187,7 @@ async fn what_is_in_doubt_is_listed_and_recovered() {
     assert_eq!(site.json(&["ls", "--json"], 1), list, "nothing was done");
 
     // A participant that is not named is named to the reader, and no branch of it is guessed.
-    let some = format!("orders={}", site.postgres.url());
-    let mut command = site.store.lockkeeper(["2pc", "ls", "--log", &site.log(), "--participant", &some]);
-    let half = common::output(&mut command);
+    let half = site.of_orders(&["ls"]);
     assert!(text(&half.stderr).contains("--participant stock=URL"), "{half:?}");
 
     // While somebody holds the seat it is left to them.
@@ -282,6 +287,29 @@ async fn without_the_log_what_somebody_has_committed_is_committed_by_all() {
     let told = site.json(&[&recover[..], &["--json"]].concat(), 1);
     let one = &told["orphans"][0];
     assert_eq!((&one["fate"], &one["prepared"]), (&Value::from("nothing"), &Value::Array(vec![])), "{told}");
+}
+
+/// What is prepared there and not decided nobody can see: a watch that reads the exit code must not take that for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_participant_that_is_not_named_counts_as_one_that_cannot_be_asked() {
+    let site = Site::start().await;
+    let id = site.leave(1, Point::AllPrepared).await;
+    // Nobody rules to commit what perhaps not all have promised.
+    let refused = failed(&site.of_orders(&["resolve", id.as_str(), "--commit", "--yes"]), 64);
+    assert!(refused.contains("stock") && refused.contains("nobody knows whether all"), "{refused}");
+    site.postgres.sql(&format!("ROLLBACK PREPARED '{id}:0.orders'")).await.unwrap();
+    for command in [&["ls"][..], &["recover", "--dry-run"], &["recover"], &["recover", "--wait", "1ms"]] {
+        let half = site.of_orders(command);
+        assert_eq!(code(&half), 1, "{command:?}: the stock still has a branch: {half:?}");
+        let told = text_of(&half).matches("stock").count();
+        assert!(told >= 1, "{command:?}: {half:?}");
+        let half = site.of_orders(&[command, &["--json"]].concat());
+        assert_eq!(code(&half), 1, "{command:?}: {half:?}");
+        let list: Value = serde_json::from_slice(&half.stdout).unwrap();
+        assert_eq!(list["unreachable"][0]["participant"], "stock", "{command:?}: {list}");
+    }
+    assert!(site.said(&["recover"], 0).contains("nothing is left"));
+    assert_eq!(site.moves(1).await, both("0"));
 }
 
 /// A participant is away: it is told, and what it has promised may be given up.

@@ -18,6 +18,7 @@ fn a_bank_loses_nothing_with_a_log_and_is_split_without() -> Result<(), Trouble>
     assert!(verdict.is_kept(), "A promise was broken\n{verdict}: {:?}", verdict.wrong);
     assert!(verdict.killed + verdict.stopped >= 40, "{verdict}");
     assert_eq!(verdict.lost.damaged, 1, "the way back is what the textbook's rule splits: {verdict}");
+    assert_eq!(verdict.lost.reported, 1, "and what was split is told: {verdict}");
     assert_eq!(verdict.lost.left, 1, "and what we leave to a person: {verdict}");
     Ok(())
 }

@@ -64,6 +64,7 @@ mod rollback;
 mod survey;
 mod sweep;
 mod transaction;
+mod witnesses;
 mod work;
 
 pub use error::{BoxError, Error, Result};
@@ -78,5 +79,5 @@ pub use participant::Participant;
 pub use recover::Left;
 pub use rusqlite;
 pub use survey::{InDoubt, Survey};
-pub use transaction::{Committed, Transaction};
+pub use transaction::{Committed, Isolation, Transaction};
 pub use work::{Link, OnMysql, OnPostgres, Work, WorkError};

@@ -8,6 +8,7 @@ use crate::log::ParticipantRecord;
 use crate::observe::Point;
 use crate::office::Desk;
 use crate::participant::{Participant, Session};
+use crate::recover::Left;
 
 /// What a participant said of itself, and the session in which it did.
 struct Asked {
@@ -87,6 +88,17 @@ impl Desk {
         self.observer.tell(Point::ParticipantNoted, None, Some(name));
         locked(&self.met).insert(name.to_owned());
         Ok(session)
+    }
+
+    /// Participants that the log knows and that are not set up here: what is prepared there nobody has asked.
+    pub(crate) async fn unnamed(&self) -> Result<Vec<Left>> {
+        let known = self.log.participants().await?.into_iter();
+        let missing = known.filter(|it| !self.participants.contains_key(&it.name));
+        let left = |it: ParticipantRecord| {
+            let why = format!("the log knows it at {}, and it is not named here", it.place);
+            Left { id: None, participant: it.name, why }
+        };
+        Ok(missing.map(left).collect())
     }
 
     /// Look at all participants at once, and note one after the other: two may be one database.

@@ -19,6 +19,9 @@ use crate::recover::{self, Left};
 use crate::sweep::sweep;
 use crate::transaction::Transaction;
 
+/// How much longer than a transaction may take what became of it is remembered at least.
+pub(crate) const REMEMBER_MIN: Duration = Duration::from_secs(60);
+
 /// An office that is being set up.
 ///
 /// ```no_run
@@ -156,8 +159,16 @@ impl TwoPhase {
         self
     }
 
-    /// How long the log keeps a finished decision for callers that lost the answer. Default a day.
+    /// How long the log keeps a finished decision for callers that lost the answer. Default a day, at least a minute, and a minute
+    /// longer than a transaction is `within`: what was called aborted must not be forgotten before it can no longer arrive.
+    ///
+    /// It is judged by the clock of whoever forgets. All offices of one log should have the same.
     pub fn remember(mut self, span: Duration) -> Self {
+        let short = || {
+            let text = "what was called aborted could be forgotten before it can no longer arrive; give it at least a minute";
+            Error::invalid(format!("the office is to remember for {span:?}: {text}"))
+        };
+        self.wrong = self.wrong.or((span < REMEMBER_MIN).then(short));
         self.desk.remember = span;
         self
     }

@@ -11,7 +11,7 @@ use lockkeeper_core::kit::locked;
 use crate::error::Result;
 use crate::id::{TransactionId, ending};
 use crate::office::Desk;
-use crate::participant::{ANSWER_MAX, timed};
+use crate::participant::{ANSWER_MAX, WITNESSES, timed};
 use crate::sweep::sweep;
 
 /// The first pause before what was left is tried again; it doubles.
@@ -68,10 +68,17 @@ async fn forget_marks(desk: &Desk) -> Result<()> {
     let (beginning, ending) = (format!("lk1.{}.", desk.log.id.0), ending(until));
     for name in desk.participants.keys() {
         let Ok(mut session) = desk.connect(name).await else { continue };
-        let old = timed(ANSWER_MAX, session.forget_marks(&beginning, &ending, true)).await;
-        if old.is_ok_and(|it| it > 0) {
+        loop {
+            let Ok(old) = timed(ANSWER_MAX, session.old_marks(&beginning, &ending)).await else { break };
+            if old.is_empty() {
+                break;
+            }
             desk.log.forget_until(until.saturating_sub(1)).await?;
-            drop(timed(ANSWER_MAX, session.forget_marks(&beginning, &ending, false)).await);
+            // Only of so many there may be more.
+            let forgotten = timed(ANSWER_MAX, session.forget_marks(&old)).await;
+            if forgotten.is_err() || old.len() < WITNESSES {
+                break;
+            }
         }
     }
     Ok(())

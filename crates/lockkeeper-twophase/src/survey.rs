@@ -42,7 +42,7 @@ pub struct Survey {
     pub transactions: Vec<InDoubt>,
     /// What did the opposite of what was decided, ever.
     pub damages: Vec<Damage>,
-    /// Participants that could not be asked.
+    /// Participants that could not be asked, also because they are not named here and the log knows them.
     pub unreachable: Vec<Left>,
     /// What the doctor found at each participant, the worst first. `the log` is the server of the log, if it is in one where
     /// nobody takes part.
@@ -169,15 +169,21 @@ impl TwoPhase {
     /// Delete a finished decision from the log before its time. `false` if there is none.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not finished; [`Error::Unavailable`].
+    /// [`Error::Invalid`] if it is not finished, or if it left a damage: who was given up may come back, and must find what was
+    /// decided; [`Error::Unavailable`].
     ///
     /// # Cancel safety
     /// If dropped, it may or may not be deleted.
     pub async fn forget(self, id: &TransactionId) -> Result<bool> {
         let desk = self.ready()?;
         let (record, _) = desk.log.look(id).await?;
-        if record.is_some_and(|it| !it.finished) {
+        if record.as_ref().is_some_and(|it| !it.finished) {
             return Err(Error::invalid(format!("{id} is not finished; recover it, or resolve it by hand")));
+        }
+        if record.is_some() && desk.log.damages().await?.iter().any(|it| it.id == *id) {
+            return Err(Error::invalid(format!(
+                "{id} left a damage; its decision is kept for as long as that, because a participant that was given up may come back"
+            )));
         }
         Ok(desk.log.forget(std::time::Duration::ZERO, Some(id.clone())).await? == 1)
     }
@@ -221,8 +227,9 @@ struct Asked {
 }
 
 /// What is prepared at each participant, why it could not be asked, and what its settings mean.
-async fn ask(desk: &Desk) -> Asked {
-    let mut asked = Asked { prepared: Vec::new(), unreachable: Vec::new(), findings: Vec::new() };
+async fn ask(desk: &Desk) -> Result<Asked> {
+    let unreachable = desk.unnamed().await?;
+    let mut asked = Asked { prepared: Vec::new(), unreachable, findings: Vec::new() };
     for (name, participant) in &desk.participants {
         let at_home = desk.log.place() == Some(participant.place().as_str());
         let looked = async {
@@ -247,7 +254,7 @@ async fn ask(desk: &Desk) -> Asked {
         }
     }
     asked.prepared.retain(|it| it.id.log() == desk.log.id.0);
-    asked
+    Ok(asked)
 }
 
 /// What the doctor found where the log is, if no participant is there.
@@ -263,7 +270,7 @@ async fn findings_of_log(desk: &Desk) -> Vec<(String, Finding)> {
 }
 
 async fn survey(desk: &Desk) -> Result<Survey> {
-    let Asked { prepared, unreachable, mut findings } = ask(desk).await;
+    let Asked { prepared, unreachable, mut findings } = ask(desk).await?;
     findings.extend(findings_of_log(desk).await);
     findings.sort_by_key(|it| std::cmp::Reverse(it.1.severity));
     let mut found: BTreeMap<TransactionId, InDoubt> = BTreeMap::new();
@@ -328,7 +335,7 @@ async fn resolve(
     (ruling, against): (Ruling, bool),
     fence: u64,
 ) -> Result<Vec<Left>> {
-    let Asked { prepared, unreachable, .. } = ask(desk).await;
+    let Asked { prepared, unreachable, .. } = ask(desk).await?;
     let prepared: Vec<BranchName> = prepared.into_iter().filter(|it| it.id == *id).collect();
     let (record, forgotten) = desk.log.look(id).await?;
     // Of what is so old the log may have said abort.
@@ -357,7 +364,7 @@ async fn resolve(
         if prepared.is_empty() {
             return Err(Error::invalid(format!("nothing of {id} is prepared, so nothing can be committed")));
         }
-        write_by_hand(desk, id, &prepared, fence).await?;
+        write_late(desk, id, &prepared, fence, "by hand").await?;
     }
     let mut branches: BTreeMap<(u32, String), Option<String>> =
         prepared.into_iter().map(|it| ((it.n, it.participant), None)).collect();
@@ -414,8 +421,14 @@ fn opposite(ruling: Ruling) -> Ruling {
     }
 }
 
-/// A commit that nobody decided, in the log before any branch is told, so that it cannot be half done.
-async fn write_by_hand(desk: &Desk, id: &TransactionId, prepared: &[BranchName], fence: u64) -> Result<()> {
+/// A commit that the log does not have, in it before any branch is told, so that it cannot be half done.
+pub(crate) async fn write_late(
+    desk: &Desk,
+    id: &TransactionId,
+    prepared: &[BranchName],
+    fence: u64,
+    note: &str,
+) -> Result<Decision> {
     let branches = prepared
         .iter()
         .map(|it| BranchRecord { n: it.n, participant: it.participant.clone(), proof: None })
@@ -423,13 +436,13 @@ async fn write_by_hand(desk: &Desk, id: &TransactionId, prepared: &[BranchName],
     let record = Decision {
         id: id.clone(),
         ruling: Ruling::Commit,
-        note: String::from("by hand"),
+        note: note.to_owned(),
         branches,
         decided: time_of_day().as_secs(),
         finished: false,
     };
-    match desk.log.decide_as(record, fence).await {
-        Decided::Written => Ok(()),
+    match desk.log.decide_as(record.clone(), fence).await {
+        Decided::Written => Ok(record),
         Decided::Stale => {
             Err(Error::invalid(format!("somebody took the seat of {id} at this moment; look again")))
         }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use futures_util::future::join_all;
 use lockkeeper_core::kit::locked;
 use tokio::task::JoinSet;
 
@@ -12,19 +11,21 @@ use crate::id::{BranchName, TransactionId};
 use crate::log::{Decision, Ruling};
 use crate::observe::Point;
 use crate::office::Desk;
-use crate::participant::{ANSWER_MAX, Order, Session, Settled, Trouble, WITNESSES, timed};
+use crate::participant::{ANSWER_MAX, Order, Session, Settled, Trouble, timed};
 use crate::phases::{beyond_doubt, note_damage};
 use crate::recover::Left;
+use crate::witnesses;
 
 /// Orders that are given before anybody looks what became of them, and that are worth a connection of their own.
 const TOGETHER: usize = 16;
 
 /// One session at each participant that answers.
-type Sessions = BTreeMap<String, Session>;
+pub(crate) type Sessions = BTreeMap<String, Session>;
 
 /// Finish what belongs to this seat and to epochs before `fence`; with `own` also what this office itself left in its own.
 pub(crate) async fn sweep(desk: &Arc<Desk>, (seat, fence): (u32, u64), own: bool) -> Result<Vec<Left>> {
-    let (prepared, sessions, mut left) = list(desk).await;
+    let (prepared, mut sessions, mut left) = list(desk).await;
+    left.extend(desk.unnamed().await?);
     let ours = |id: &TransactionId| {
         let epoch = if own { id.fence() <= fence } else { id.fence() < fence };
         id.log() == desk.log.id.0 && id.seat() == seat && epoch && !desk.is_active(id)
@@ -34,10 +35,8 @@ pub(crate) async fn sweep(desk: &Arc<Desk>, (seat, fence): (u32, u64), own: bool
     // After the list: a branch that is prepared now and has no row here can get none any more.
     let mut rows = desk.log.unfinished(Some(seat)).await?;
     rows.retain(|it| ours(&it.id));
-    let known: HashSet<&TransactionId> = rows.iter().map(|it| &it.id).collect();
-    let others: BTreeSet<&TransactionId> =
-        prepared.iter().map(|it| &it.id).filter(|it| !known.contains(it)).collect();
-    let finished = ruled(desk, others.into_iter().cloned().collect()).await?;
+    let (finished, restored) = ruled(desk, fence, &rows, &prepared, &mut sessions).await?;
+    rows.extend(restored);
     let (undone, mut sessions) = give(desk, orders(&rows, &finished, &prepared), sessions).await?;
     let open: HashSet<&TransactionId> = undone.iter().filter_map(|it| it.id.as_ref()).collect();
     let over: Vec<TransactionId> =
@@ -49,19 +48,31 @@ pub(crate) async fn sweep(desk: &Arc<Desk>, (seat, fence): (u32, u64), own: bool
         desk.log.finish_all(&over).await?;
     }
     left.extend(undone);
-    forget_witnesses(desk, &mut sessions, seat, &ours).await;
+    witnesses::forget(desk, &mut sessions, seat, &ours).await;
     desk.observer.tell(Point::SeatFinished, None, None);
     Ok(left)
 }
 
 /// What is ruled about transactions that the list of the unfinished does not name: finished since it was made, or never decided.
 /// Those are ruled now, before the first branch is rolled back: another may be out of reach, and a person who rules by hand
-/// then must not take it for all that there is.
-async fn ruled(desk: &Desk, others: Vec<TransactionId>) -> Result<HashMap<TransactionId, Decision>> {
+/// then must not take it for all that there is. And those that were decided, as somebody's witness proves: the log has lost them.
+async fn ruled(
+    desk: &Desk,
+    fence: u64,
+    rows: &[Decision],
+    prepared: &[BranchName],
+    sessions: &mut Sessions,
+) -> Result<(HashMap<TransactionId, Decision>, Vec<Decision>)> {
+    let known: HashSet<&TransactionId> = rows.iter().map(|it| &it.id).collect();
+    let others: BTreeSet<&TransactionId> =
+        prepared.iter().map(|it| &it.id).filter(|it| !known.contains(it)).collect();
+    let others: Vec<TransactionId> = others.into_iter().cloned().collect();
     let mut found = desk.log.looks(others.clone()).await?;
-    let undecided = others.into_iter().filter(|it| !found.contains_key(it)).collect();
+    let mut undecided: Vec<TransactionId> = others.into_iter().filter(|it| !found.contains_key(it)).collect();
+    let restored = witnesses::restore(desk, fence, &undecided, prepared, sessions).await?;
+    undecided.retain(|it| !restored.iter().any(|row| row.id == *it));
     found.extend(desk.log.rule_abort_all(undecided).await?);
-    Ok(found)
+    Ok((found, restored))
 }
 
 /// One order for each branch: for those that the log names, and for those that are prepared and that it does not name.
@@ -221,35 +232,4 @@ impl Order {
     fn left(&self, why: String) -> Left {
         Left { id: Some(self.branch.id.clone()), participant: self.branch.participant.clone(), why }
     }
-}
-
-/// Witnesses of transactions about which nobody will ask any more, at all participants at once. What fails is done next time.
-async fn forget_witnesses(
-    desk: &Desk,
-    sessions: &mut Sessions,
-    seat: u32,
-    ours: &impl Fn(&TransactionId) -> bool,
-) {
-    let beginning = format!("lk1.{}.{seat}.", desk.log.id.0);
-    let each = sessions.values_mut().map(|session| {
-        let forgotten = async {
-            loop {
-                let found = session.witnesses(&beginning).await?;
-                let ids: Vec<TransactionId> = found.iter().filter_map(|it| it.parse().ok()).collect();
-                let rows = desk.log.looks(ids.clone()).await.map_err(|it| Trouble::Said(it.to_string()))?;
-                let over = |it: &TransactionId| ours(it) && rows.get(it).is_none_or(|row| row.finished);
-                let done: Vec<String> =
-                    ids.iter().filter(|it| over(it)).map(|it| it.as_str().to_owned()).collect();
-                if !done.is_empty() {
-                    session.forget(&done).await?;
-                }
-                // Only of so many there may be more.
-                if done.is_empty() || found.len() < WITNESSES {
-                    return Ok(());
-                }
-            }
-        };
-        timed(ANSWER_MAX, forgotten)
-    });
-    drop(join_all(each).await);
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::TransactionId;
 use crate::log::{Dialect, Inside};
 use crate::observe::{Asking, Point};
-use crate::office::{Active, Desk};
+use crate::office::{Active, Desk, REMEMBER_MIN};
 use crate::phases::{Plan, conclude};
 use crate::rollback::abandon;
 use crate::work::{Bench, Failure, Job, Jobs, Open, Work, WorkError, work};
@@ -77,12 +77,46 @@ pub struct Transaction<J = ()> {
     jobs: J,
 }
 
+/// How strictly branches are kept apart from what others do at the same time. Each database keeps its own apart: none of these
+/// makes readers see two databases change at one moment.
+///
+/// ```no_run
+/// # use lockkeeper_twophase::{Isolation, Office, Result, tokio_postgres::Client};
+/// # async fn example(office: &Office) -> Result<()> {
+/// let work = office.transaction().isolation(Isolation::Serializable).read_only_vote(false);
+/// work.on("orders", async |db: &Client| Ok(db.batch_execute("UPDATE orders SET paid = true").await?)).commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// Each statement sees what was committed when it began.
+    ReadCommitted,
+    /// All statements see what was committed when the first began.
+    RepeatableRead,
+    /// As if one transaction of the database came after the other.
+    Serializable,
+}
+
+impl Isolation {
+    /// As SQL has it, the same everywhere.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Isolation::ReadCommitted => "READ COMMITTED",
+            Isolation::RepeatableRead => "REPEATABLE READ",
+            Isolation::Serializable => "SERIALIZABLE",
+        }
+    }
+}
+
 /// How a transaction goes where there is a choice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ways {
     pub(crate) at_once: bool,
     pub(crate) keep_readers: bool,
     pub(crate) answer_early: bool,
+    pub(crate) isolation: Option<Isolation>,
 }
 
 impl<J> fmt::Debug for Transaction<J> {
@@ -140,6 +174,13 @@ impl<J> Transaction<J> {
     /// then says no. With `false` such a branch is refused, because PostgreSQL does not prepare one. Notify after the commit.
     pub fn read_only_vote(mut self, early: bool) -> Self {
         self.ways.keep_readers = !early;
+        self
+    }
+
+    /// How strictly every branch is kept apart from others. Default: what the server, or the user's settings there, choose. Work
+    /// cannot choose it by itself: the branch has begun before.
+    pub fn isolation(mut self, level: Isolation) -> Self {
+        self.ways.isolation = Some(level);
         self
     }
 
@@ -219,6 +260,13 @@ impl<J> Transaction<J> {
         if self.within.is_zero() {
             return Err(Error::invalid("`within` is zero, so nothing could be done; give it some seconds"));
         }
+        if self.desk.remember < self.within.saturating_add(REMEMBER_MIN) {
+            return Err(Error::invalid(format!(
+                "`within` is {:?}, and the office remembers for {:?}, which must be a minute longer; shorten the one, or let it \
+                 `remember` longer",
+                self.within, self.desk.remember
+            )));
+        }
         Ok(())
     }
 
@@ -263,9 +311,10 @@ impl<J: Jobs> Transaction<J> {
         let clock = Clock::boot();
         let until = clock.now().after(within);
         let alone = lone && names.len() == 1;
-        let (guard, at_once) = (guard.as_ref(), ways.at_once);
+        let (guard, Ways { at_once, isolation, .. }) = (guard.as_ref(), ways);
         let mut working = Working { desk: desk.clone(), active: Some(active), open: Vec::new() };
-        let mut bench = Bench { desk: &desk, id: &id, until, guard, alone, at_once, open: &mut working.open };
+        let open = &mut working.open;
+        let mut bench = Bench { desk: &desk, id: &id, until, guard, alone, at_once, isolation, open };
         let worked = {
             let work = std::pin::pin!(work(jobs, &names, &mut bench));
             clock.within(until, work).await.unwrap_or_else(|| Err(late(within)))

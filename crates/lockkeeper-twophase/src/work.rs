@@ -11,6 +11,7 @@ use crate::id::{BranchName, TransactionId};
 use crate::observe::Point;
 use crate::office::Desk;
 use crate::participant::Session;
+use crate::transaction::Isolation;
 
 /// Marks work on PostgreSQL. It is inferred.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +131,7 @@ pub struct Bench<'a> {
     pub(crate) alone: bool,
     /// Begin all branches before any work, and then do all of it at once.
     pub(crate) at_once: bool,
+    pub(crate) isolation: Option<Isolation>,
     pub(crate) open: &'a mut Vec<Open>,
 }
 
@@ -202,7 +204,7 @@ async fn begin(bench: &mut Bench<'_>, participant: &str) -> Result<()> {
     let Some(open) = bench.open.last_mut() else { return Ok(()) };
     let refused = |it| Error::unavailable(participant, std::io::Error::other(format!("{it}")));
     let left = bench.until - Clock::boot().now();
-    open.stop = Some(open.session.begin(&open.name, left, plain).await.map_err(refused)?);
+    open.stop = Some(open.session.begin(&open.name, left, plain, bench.isolation).await.map_err(refused)?);
     if let Some((resource, fence)) = bench.guard {
         open.session.check_fence(resource, *fence).await.map_err(refused)?;
     }

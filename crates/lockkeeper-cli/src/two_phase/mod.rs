@@ -102,7 +102,7 @@ pub(crate) async fn findings(target: &Target) -> Result<Vec<(String, Finding)>> 
     let survey = survey(target, &place).await?;
     let silent = survey.unreachable.into_iter().map(|it| {
         let what = format!("it cannot be asked: {}", it.why);
-        let (so, remedy) = ("what it has prepared stays so", "start it, or correct its URL");
+        let (so, remedy) = ("what it has prepared stays so", "start it, correct its URL, or name it");
         (it.participant, Finding::danger(what, so, remedy))
     });
     // The log stands there under a name that no participant has.

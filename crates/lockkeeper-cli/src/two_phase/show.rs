@@ -346,16 +346,14 @@ pub(super) fn say_beside(survey: &Survey, place: &Place) {
     for it in warnings(survey) {
         output::say(&it);
     }
-    for it in &survey.unreachable {
+    let given = |name: &str| place.participants.iter().any(|it| it.split('=').next() == Some(name));
+    for it in survey.unreachable.iter().filter(|it| given(&it.participant)) {
         output::say(&format!("not asked: {it}"));
     }
-    for it in &survey.participants {
-        let given = place.participants.iter().any(|given| given.split('=').next() == Some(it.name.as_str()));
-        if !given {
-            output::say(&format!(
-                "not asked: {}, at {}; name it with --participant {}=URL",
-                it.name, it.place, it.name
-            ));
-        }
+    for it in survey.participants.iter().filter(|it| !given(&it.name)) {
+        output::say(&format!(
+            "not asked: {}, at {}; name it with --participant {}=URL",
+            it.name, it.place, it.name
+        ));
     }
 }

@@ -16,7 +16,7 @@ const EACH: i64 = 1000;
 pub(super) const TTL: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_millis(300);
 /// A hang guard.
-const HANG: Duration = Duration::from_secs(300);
+pub(super) const HANG: Duration = Duration::from_secs(300);
 
 /// Both servers.
 #[derive(Debug)]

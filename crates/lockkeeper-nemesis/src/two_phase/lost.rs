@@ -8,7 +8,7 @@ use lockkeeper::twophase::Fate;
 use lockkeeper_torture::Trouble;
 use tokio::process::Command;
 
-use super::bank::{Bank, Servers};
+use super::bank::{Bank, HANG, Servers};
 use super::worker::Orders;
 
 /// What came of so many rounds without a log.
@@ -18,6 +18,8 @@ pub struct Lost {
     pub rounds: u64,
     /// By the textbook's rule (ask the living, and suppose commit): rounds after which the databases differ.
     pub damaged: u64,
+    /// Those of them of which `recover --without-log` tells that they are perhaps damaged, and who has committed.
+    pub reported: u64,
     /// By ours (commit where somebody has committed, and touch nothing else): the same.
     pub damaged_by_us: u64,
     /// By ours: rounds that a person must decide.
@@ -37,7 +39,10 @@ pub(super) async fn lose(servers: &Servers, program: &Path, rounds: u64) -> Resu
             bank.lose_the_log()?;
             let split = if textbook {
                 lost.rounds += 1;
-                by_the_textbook(servers, number).await?
+                let log = log_of(&servers.stock.sql("XA RECOVER").await?)?;
+                let split = by_the_textbook(servers, number).await?;
+                lost.reported += u64::from(split && is_reported(&bank, &log).await?);
+                split
             } else {
                 by_ours(servers, &bank, number, &mut lost).await?
             };
@@ -72,6 +77,29 @@ async fn die(bank: &Bank, program: &Path, number: u64, commits: bool) -> Result<
     Err(format!("a coordinator was to die at {die}, and ended with {status}").into())
 }
 
+/// The name of the lost log, as a branch that is prepared tells it.
+fn log_of(listed: &str) -> Result<String, Trouble> {
+    let log = listed.split("lk1.").nth(1).and_then(|it| it.split('.').next());
+    Ok(log.ok_or("MariaDB has not heard, and lists no branch")?.to_owned())
+}
+
+/// Whether a look without the log tells that MariaDB alone has committed. It does not as long as the dead hold their seat.
+async fn is_reported(bank: &Bank, log: &str) -> Result<bool, Trouble> {
+    let clock = Clock::boot();
+    let until = clock.now().after(HANG);
+    loop {
+        let orphans = bank.setup().await?.recover_without_log(log, true).await?;
+        let told = orphans.iter().any(|it| {
+            let perhaps = matches!(&it.fate, Fate::Nothing(why) if why.contains("perhaps damaged"));
+            perhaps && it.prepared.is_empty() && it.committed == ["stock"]
+        });
+        if told || until <= clock.now() {
+            return Ok(told);
+        }
+        clock.sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
 /// PostgreSQL, which has acted, is dead. Who lives has not aborted, so commit is supposed. Whether they differ then.
 async fn by_the_textbook(servers: &Servers, number: u64) -> Result<bool, Trouble> {
     servers.orders.kill()?;
@@ -100,13 +128,10 @@ fn xids(listed: &str) -> Vec<String> {
 
 /// All answer. Where one has committed the others do; else nothing is touched, and here a person then rolls back.
 async fn by_ours(servers: &Servers, bank: &Bank, number: u64, lost: &mut Lost) -> Result<bool, Trouble> {
-    let listed = servers.stock.sql("XA RECOVER").await?;
-    let Some(log) = listed.split("lk1.").nth(1).and_then(|it| it.split('.').next()) else {
-        return differ(servers, number).await;
-    };
+    let log = log_of(&servers.stock.sql("XA RECOVER").await?)?;
     let clock = Clock::boot();
     loop {
-        let orphans = bank.setup().await?.recover_without_log(log, false).await?;
+        let orphans = bank.setup().await?.recover_without_log(&log, false).await?;
         let held = |why: &str| why.contains("holds its seat");
         if orphans.iter().any(|it| matches!(&it.fate, Fate::Nothing(why) if held(why))) {
             clock.sleep(std::time::Duration::from_millis(100)).await;

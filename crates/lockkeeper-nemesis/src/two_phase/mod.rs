@@ -69,19 +69,19 @@ pub struct TwoPhaseVerdict {
 }
 
 impl TwoPhaseVerdict {
-    /// Whether with a log nothing was damaged.
+    /// Whether with a log nothing was damaged, and without it everything that was is told.
     pub fn is_kept(&self) -> bool {
-        self.wrong.is_empty() && self.lost.damaged_by_us == 0
+        self.wrong.is_empty() && self.lost.damaged_by_us == 0 && self.lost.reported == self.lost.damaged
     }
 }
 
 impl std::fmt::Display for TwoPhaseVerdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Lost { rounds, damaged, damaged_by_us, left } = self.lost;
+        let Lost { rounds, damaged, reported, damaged_by_us, left } = self.lost;
         write!(
             f,
             "torture: 2pc killed={} stopped={} servers={} committed={} aborted={} moved={} damage={} seed={}; \
-             without the log rounds={rounds} damage={damaged} by-our-rule={damaged_by_us} left-to-a-person={left}",
+             without the log rounds={rounds} damage={damaged} reported={reported} by-our-rule={damaged_by_us} left-to-a-person={left}",
             self.killed,
             self.stopped,
             self.servers,

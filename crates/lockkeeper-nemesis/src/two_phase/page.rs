@@ -40,6 +40,7 @@ textbook's rule is to ask the living and to suppose a commit; half of the rounds
 |---|---|
 | rounds | {rounds} |
 | **damage by the textbook's rule** | **{damaged}** |
+| of these told afterwards by `lockkeeper 2pc recover --without-log` as perhaps damaged | {reported} |
 | damage by `lockkeeper 2pc recover --without-log` | {by_us} |
 | rounds that it leaves to a person | {left} |
 
@@ -54,6 +55,7 @@ textbook's rule is to ask the living and to suppose a commit; half of the rounds
         damage = verdict.wrong.len(),
         rounds = lost.rounds,
         damaged = lost.damaged,
+        reported = lost.reported,
         by_us = lost.damaged_by_us,
         left = lost.left,
     );

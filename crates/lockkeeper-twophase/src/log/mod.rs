@@ -57,7 +57,8 @@ pub struct BranchRecord {
     pub n: u32,
     /// Whose it is.
     pub participant: String,
-    /// What proves a commit where there is no witness row: the transaction's number on PostgreSQL.
+    /// The transaction's number on PostgreSQL, by which the server tells whether it is still under way. What proves a commit is
+    /// its witness row.
     pub proof: Option<String>,
 }
 
@@ -287,7 +288,13 @@ impl Log {
         ask!(self, it => it.finish(id))
     }
 
-    /// Forget what was finished and decided longer ago than this, or this one alone. How many were forgotten.
+    /// Until when what was begun may be forgotten, in seconds since 1970.
+    pub(crate) async fn forgotten(&self) -> Result<u64> {
+        ask!(self, it => it.forgotten())
+    }
+
+    /// Forget what was finished and decided longer ago than this, or this one alone. How many were forgotten. Not what did
+    /// damage: who was given up may come back, and must find what was decided.
     pub(crate) async fn forget(&self, older_than: Duration, only: Option<TransactionId>) -> Result<usize> {
         ask!(self, it => it.forget(older_than, only))
     }

@@ -20,6 +20,8 @@ const MANY: usize = 512;
 /// How often a seat is tried that others take at the same time.
 const TRIES: usize = 100;
 
+/// Only those that did no damage.
+const UNDAMAGED: &str = "AND id NOT IN (SELECT id FROM lockkeeper_2pc_damage)";
 const COLUMNS: &str = "id, verdict, note, branches, decided, finished";
 
 enum Job {
@@ -186,9 +188,12 @@ impl Server {
     pub(super) async fn look(&self, id: &TransactionId) -> Result<(Option<Decision>, bool)> {
         // The row first: who deletes it raises the mark with it.
         let found = self.row(id).await?;
+        Ok((found, id.begun() <= self.forgotten().await?))
+    }
+
+    pub(super) async fn forgotten(&self) -> Result<u64> {
         let mark = self.run("SELECT forgotten FROM lockkeeper_2pc_log WHERE one = 1".into()).await?;
-        let forgotten = mark.rows.first().map_or(i64::MAX, |it| number(it, 0));
-        Ok((found, id.begun().cast_signed() <= forgotten))
+        Ok(mark.rows.first().map_or(i64::MAX, |it| number(it, 0)).cast_unsigned())
     }
 
     pub(super) async fn looks(&self, ids: Vec<TransactionId>) -> Result<Vec<Decision>> {
@@ -222,7 +227,7 @@ impl Server {
         let mut count = 0;
         loop {
             let old = format!(
-                "SELECT id FROM lockkeeper_2pc_verdict WHERE finished = 1 AND decided <= {before} {only} LIMIT {MANY}"
+                "SELECT id FROM lockkeeper_2pc_verdict WHERE finished = 1 AND decided <= {before} {only} {UNDAMAGED} LIMIT {MANY}"
             );
             let ids: Vec<String> = self.run(old).await?.rows.iter().map(|it| text(it, 0)).collect();
             if ids.is_empty() {
@@ -231,7 +236,7 @@ impl Server {
             let begun = ids.iter().filter_map(|it| Some(it.parse::<TransactionId>().ok()?.begun())).max();
             let quoted: Vec<String> = ids.iter().map(|it| format!("'{}'", it.replace('\'', "''"))).collect();
             let sql = format!(
-                "BEGIN; {}; DELETE FROM lockkeeper_2pc_verdict WHERE finished = 1 AND id IN ({}); COMMIT",
+                "BEGIN; {}; DELETE FROM lockkeeper_2pc_verdict WHERE finished = 1 AND id IN ({}) {UNDAMAGED}; COMMIT",
                 mark(begun.unwrap_or(0)),
                 quoted.join(", ")
             );

@@ -196,11 +196,13 @@ impl File {
         self.act(move |connection| {
             // The row first: who deletes it raises the mark with it.
             let found = look(connection, &id)?;
-            let forgotten: i64 =
-                connection.query_one("SELECT forgotten FROM lockkeeper_2pc_log", [], |it| it.get(0))?;
-            Ok((found, kept(id.begun()) <= forgotten))
+            Ok((found, id.begun() <= forgotten(connection)?))
         })
         .await
+    }
+
+    pub(super) async fn forgotten(&self) -> Result<u64> {
+        self.act(|connection| forgotten(connection)).await
     }
 
     pub(super) async fn looks(&self, ids: Vec<TransactionId>) -> Result<Vec<Decision>> {
@@ -231,7 +233,8 @@ impl File {
             let ids: Vec<String> = {
                 let mut rows = writing.prepare_cached(
                     "SELECT id FROM lockkeeper_2pc_verdict
-                     WHERE finished = 1 AND decided <= ?1 AND (?2 IS NULL OR id = ?2)",
+                     WHERE finished = 1 AND decided <= ?1 AND (?2 IS NULL OR id = ?2)
+                     AND id NOT IN (SELECT id FROM lockkeeper_2pc_damage)",
                 )?;
                 let rows = rows.query_map(params![before, only], |row| row.get(0))?;
                 rows.collect::<rusqlite::Result<_>>()?
@@ -377,6 +380,12 @@ fn insert(connection: &Connection, record: &Decision) -> rusqlite::Result<usize>
 fn look(connection: &Connection, id: &TransactionId) -> rusqlite::Result<Option<Decision>> {
     let sql = format!("SELECT {COLUMNS} FROM lockkeeper_2pc_verdict WHERE id = ?1");
     connection.prepare_cached(&sql)?.query_one([id.as_str()], read).optional().map(Option::flatten)
+}
+
+fn forgotten(connection: &Connection) -> rusqlite::Result<u64> {
+    connection
+        .query_one("SELECT forgotten FROM lockkeeper_2pc_log", [], |it| it.get(0))
+        .map(i64::cast_unsigned)
 }
 
 fn finish(connection: &mut Connection, ids: &[TransactionId]) -> rusqlite::Result<()> {

@@ -21,8 +21,9 @@ use crate::error::{BoxError, Error, Result};
 use crate::id::{BranchName, TransactionId};
 use crate::log::{Dialect, Ruling};
 use crate::observe::Observer;
+use crate::transaction::Isolation;
 
-/// The table that participants keep: an identity, and on MySQL and MariaDB the witnesses of commits.
+/// The table that participants keep: an identity, and the witnesses of commits.
 const WITNESS: &str = "lockkeeper_2pc_witness";
 /// The number of the row that tells of a transaction which was alone: branches begin with 0.
 const MARK: i32 = -1;
@@ -254,7 +255,7 @@ pub(crate) struct Answer {
 pub(crate) enum Vote {
     /// It wrote nothing and has ended.
     ReadOnly,
-    /// It is prepared. What proves a commit, if anything but the witness does.
+    /// It is prepared. The number by which its server knows it, if it has one.
     Prepared(Option<String>),
     /// It is not prepared, and can be committed: its own commit decides.
     Ready,
@@ -276,7 +277,7 @@ pub(crate) enum Settled {
 pub(crate) struct Order {
     pub(crate) branch: BranchName,
     pub(crate) ruling: Ruling,
-    /// What the log has to prove a commit.
+    /// The number that the log has noted.
     pub(crate) proof: Option<String>,
 }
 
@@ -311,10 +312,11 @@ impl Session {
         branch: &BranchName,
         left: Duration,
         plain: bool,
+        isolation: Option<Isolation>,
     ) -> Result<String, Trouble> {
         match self {
-            Session::Postgres(client) => postgres::begin(client, branch, left).await,
-            Session::Mysql(conn) => mysql::begin(conn, branch, left, plain).await,
+            Session::Postgres(client) => postgres::begin(client, branch, left, isolation).await,
+            Session::Mysql(conn) => mysql::begin(conn, branch, left, plain, isolation).await,
         }
     }
 
@@ -362,22 +364,6 @@ impl Session {
             Some(VOID) => Ok(false),
             _ => Err(Trouble::Said(format!("the table {WITNESS} does not keep what is written to it"))),
         }
-    }
-
-    /// Remove the marks of this log's transactions that were begun before the ones whose names end like this.
-    pub(crate) async fn forget_marks(
-        &mut self,
-        beginning: &str,
-        ending: &str,
-        count_only: bool,
-    ) -> Result<u64, Trouble> {
-        let collate = if self.dialect() == Dialect::Postgres { " COLLATE \"C\"" } else { "" };
-        let which = format!("n = {MARK} AND id LIKE '{beginning}%' AND right(id, 16){collate} < '{ending}'");
-        if count_only {
-            let found = self.run(&format!("SELECT 1 FROM {WITNESS} WHERE {which} LIMIT 1")).await?;
-            return Ok(u64::from(!found.rows.is_empty()));
-        }
-        Ok(self.run(&format!("DELETE FROM {WITNESS} WHERE {which}")).await?.changed)
     }
 
     /// Refuse a stale fence, first thing in the branch.

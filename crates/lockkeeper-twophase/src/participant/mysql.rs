@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::id::{BranchName, random};
 use crate::log::Ruling;
 use crate::observe::{Observer, Point};
+use crate::transaction::Isolation;
 
 /// `XAER_NOTA`: finished, never there, or still attached to the session that prepared it.
 const NOTA: u16 = 1397;
@@ -145,6 +146,7 @@ pub(super) async fn begin(
     branch: &BranchName,
     left: Duration,
     plain: bool,
+    isolation: Option<Isolation>,
 ) -> Result<String, Trouble> {
     // The transaction ends first: a wait that ends before it undoes its statement alone, and half a branch could be prepared.
     let seconds = left.as_millis().div_ceil(1000).saturating_add(1).min(1_000_000);
@@ -155,9 +157,14 @@ pub(super) async fn begin(
     } else {
         format!("XA START {}", branch.xid())
     };
-    conn.query_drop(format!("{patience}; {begin}")).await?;
+    // Of the session, which is nobody else's: inside of a branch it is too late to choose.
+    let level = isolation
+        .map_or_else(String::new, |it| format!("SET SESSION TRANSACTION ISOLATION LEVEL {}; ", it.words()));
+    // The number that the server itself knows: behind a proxy the greeting tells the proxy's.
+    let answer = run(conn, &format!("SELECT CONNECTION_ID(); {patience}; {level}{begin}")).await?;
+    let number: Option<u64> = answer.rows.first().and_then(|it| it.first()?.as_ref()?.parse().ok());
     // The whole session: a driver that was interrupted cannot go on with it.
-    Ok(format!("KILL {}", conn.id()))
+    Ok(format!("KILL {}", number.unwrap_or_else(|| u64::from(conn.id()))))
 }
 
 pub(super) async fn ready(conn: &mut Conn) -> Result<Vote, Trouble> {
@@ -247,7 +254,8 @@ impl Seen {
 async fn tell_all(conn: &mut Conn, orders: &[Order]) -> Result<Seen, Trouble> {
     let mut all: Vec<String> = orders.iter().map(Order::words).collect();
     for (ruling, mark, look) in [
-        (Ruling::Commit, "c", "SELECT"),
+        // Only what is committed, also where the server chooses otherwise for its sessions.
+        (Ruling::Commit, "c", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT"),
         // A plain look that waits for nobody, and sees also what nobody has committed.
         (Ruling::Abort, "t", "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT"),
     ] {

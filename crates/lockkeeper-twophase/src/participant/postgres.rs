@@ -1,4 +1,4 @@
-//! PostgreSQL: prepared transactions, each verified, and `pg_xact_status` for those that are gone.
+//! PostgreSQL: prepared transactions, each verified, with a witness row that tells a commit from a loss when one is gone.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::id::{BranchName, random};
 use crate::log::Ruling;
 use crate::observe::{Observer, Point};
+use crate::transaction::Isolation;
 
 /// An advisory lock for those who create the tables at the same time; random, to disturb nobody else.
 const CREATING: i64 = 0x6c6b_3270_6377_6974;
@@ -136,7 +137,7 @@ pub(super) async fn meet(client: &Client, at_home: bool) -> Result<String> {
     let identity = format!("{:016x}", random()?);
     let make = format!(
         "SELECT pg_advisory_xact_lock({CREATING}); \
-         CREATE TABLE IF NOT EXISTS {WITNESS} (id text, n integer, what text NOT NULL, PRIMARY KEY (id, n)); \
+         CREATE TABLE IF NOT EXISTS {WITNESS} (id text COLLATE \"C\", n integer, what text NOT NULL, PRIMARY KEY (id, n)); \
          CREATE TABLE IF NOT EXISTS lockkeeper_fence (resource bytea PRIMARY KEY, name text NOT NULL, \
          fence bigint NOT NULL, shared bigint NOT NULL DEFAULT 0); \
          INSERT INTO {WITNESS} VALUES ('identity', 0, '{identity}') ON CONFLICT DO NOTHING"
@@ -156,13 +157,19 @@ pub(super) async fn meet(client: &Client, at_home: bool) -> Result<String> {
     })
 }
 
-pub(super) async fn begin(client: &Client, branch: &BranchName, left: Duration) -> Result<String, Trouble> {
+pub(super) async fn begin(
+    client: &Client,
+    branch: &BranchName,
+    left: Duration,
+    isolation: Option<Isolation>,
+) -> Result<String, Trouble> {
+    let level = isolation.map_or_else(String::new, |it| format!(" ISOLATION LEVEL {}", it.words()));
     let (gid, wait) = (branch.gid(), left.as_millis().clamp(1, 2_000_000_000));
     // Whoever waits gives up first; this is for the case that it died. A limit that is shorter stays.
     let limit = wait + 1000;
     // The mark is gone if the work ends the transaction by itself.
     let sql = format!(
-        "BEGIN; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
+        "BEGIN{level}; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
          SELECT pg_backend_pid(), CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '{limit} ms' \
          THEN set_config('statement_timeout', '{limit}', true) END"
     );
@@ -236,7 +243,7 @@ pub(super) async fn vote(
     };
     observer.tell(Point::Preparing, Some(&branch.id), Some(&branch.participant));
     // In a transaction that has failed this statement is no error: it rolls back, and the driver drops the word that says so.
-    // The witness is for those who have lost the log, or have no number; the others ask for that.
+    // What tells a commit from a loss when the branch is gone.
     let (id, n, whose) = (&branch.id, branch.n, &branch.participant);
     let prepare = format!(
         "INSERT INTO {WITNESS} VALUES ('{id}', {n}, '{whose}'); \
@@ -284,25 +291,29 @@ async fn gone(
     ruling: Ruling,
     proof: Option<&str>,
 ) -> Result<Settled, Trouble> {
-    let status = match proof.and_then(|it| it.parse::<u64>().ok()) {
-        Some(number) => first(ask(client, &format!("SELECT pg_xact_status('{number}')")).await?),
-        None => None,
-    };
-    let committed = match status.as_deref() {
-        Some("committed") => true,
-        Some("aborted") => false,
-        Some(other) => return Ok(Settled::Pending(format!("it is {other}"))),
-        // Nobody noted its number, or that is too old. Its witness is there if and only if it has committed.
-        None => {
-            let look = format!("SELECT 1 FROM {WITNESS} WHERE id = '{}' AND n = {}", branch.id, branch.n);
-            ask(client, &look).await?.is_some()
-        }
-    };
+    if let Some(status) = number_of(client, proof).await?.filter(|it| it == "in progress") {
+        return Ok(Settled::Pending(format!("it is {status}")));
+    }
+    // After that: whatever it was, it is over, and its witness is there if and only if it has committed. Its number proves
+    // nothing: a server that was set back, to a backup or to a standby that was behind, gives the same numbers to others.
+    let look = format!("SELECT 1 FROM {WITNESS} WHERE id = '{}' AND n = {}", branch.id, branch.n);
+    let committed = ask(client, &look).await?.is_some();
     Ok(match (ruling, committed) {
         (Ruling::Commit, true) | (Ruling::Abort, false) => Settled::Done,
         (Ruling::Commit, false) => Settled::Damaged("rolled back by somebody else".into()),
         (Ruling::Abort, true) => Settled::Damaged("committed by somebody else".into()),
     })
+}
+
+/// What the server says of the number that the log has noted. `None` if there is none, or the server does not know it: it is too
+/// old, or not given yet, because the server was set back.
+async fn number_of(client: &Client, proof: Option<&str>) -> Result<Option<String>, Trouble> {
+    let Some(number) = proof.and_then(|it| it.parse::<u64>().ok()) else { return Ok(None) };
+    match ask(client, &format!("SELECT pg_xact_status('{number}')")).await {
+        Ok(row) => Ok(first(row)),
+        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub(super) async fn list(client: &Client) -> Result<Vec<BranchName>, Trouble> {

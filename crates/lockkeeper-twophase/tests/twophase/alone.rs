@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper_core::{Locker, Memory};
 use lockkeeper_servers::proxy::Proxy;
-use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
+use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, Point, TwoPhase, Verdict};
 
@@ -130,17 +130,6 @@ async fn whoever_asks_after_a_death_is_told() {
         let verdict = bank.verdict(id).await;
         assert_eq!(verdict == Verdict::Committed, moved, "{at}: {verdict:?}");
         assert_eq!(site.state(&bank).await.0, if moved { 90 } else { 100 });
-        // It stays known as long as the log would keep it, and not longer.
-        let office = bank.setup().await.remember(Duration::ZERO).start().await.unwrap();
-        let marks = format!("SELECT count(*) FROM lockkeeper_2pc_witness WHERE id = '{id}'");
-        let gone = async {
-            while bank.here(&marks).await != "0" {
-                lockkeeper_core::Clock::boot().sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(HANG, gone).await.expect("the sweep forgets it");
-        let verdict = office.verdict(&id.parse().unwrap()).await.unwrap();
-        assert!(matches!(verdict, Verdict::Unknown(_)), "{at}: {verdict:?}");
     }
 }
 
@@ -174,4 +163,47 @@ async fn what_was_called_aborted_cannot_commit_any_more() {
     assert_eq!(site.state(&bank).await.0, 100);
     let id = id.lock().unwrap().clone().unwrap();
     assert_eq!(office.verdict(&id).await.unwrap(), Verdict::Aborted);
+}
+
+/// Old marks are looked for without locks, and removed one by one: nobody waits for a branch that is prepared beyond them, and
+/// nobody for who removes them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn old_marks_are_forgotten_beside_a_prepared_branch_and_keep_nobody_out() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    let done = bank.give(&office, "a").await.unwrap();
+    bank.take(&office, "a").await.unwrap();
+    // A branch of another seat, which nobody ends, and a mark from long ago.
+    let beyond = format!("lk1.{}.7.0000000000001.0000000100000000", done.id.log());
+    let xid = format!("'{beyond}','0.stock',1279996496");
+    let mut held = Conn::new(Opts::from_url(&bank.mysql).unwrap()).await.unwrap();
+    for it in [
+        format!("XA START {xid}"),
+        format!("INSERT INTO lockkeeper_2pc_witness VALUES ('{beyond}', 0, 'stock')"),
+        format!("XA END {xid}"),
+        format!("XA PREPARE {xid}"),
+    ] {
+        held.query_drop(it).await.unwrap();
+    }
+    let old = format!("lk1.{}.0.0000000000001.0000000100000000", done.id.log());
+    let marks = format!("SELECT count(*) FROM lockkeeper_2pc_witness WHERE id = '{old}'");
+    let mark = format!("INSERT INTO lockkeeper_2pc_witness VALUES ('{old}', -1, ':once')");
+    bank.here(&mark).await;
+    bank.there(&mark).await;
+    let gone = async {
+        for tag in 0.. {
+            bank.transfer(&office, &format!("t{tag}")).await.unwrap();
+            if bank.here(&marks).await == "0" && bank.there(&marks).await == "0" {
+                return;
+            }
+            lockkeeper_core::Clock::boot().sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(HANG, gone).await.expect("the sweep forgets it, whoever is prepared beyond it");
+    // It stays known as long as the log would keep it, and not longer.
+    assert_eq!(office.verdict(&done.id).await.unwrap(), Verdict::Committed);
+    let verdict = office.verdict(&old.parse().unwrap()).await.unwrap();
+    assert!(matches!(verdict, Verdict::Unknown(_)), "it is forgotten, not aborted: {verdict:?}");
+    held.query_drop(format!("XA ROLLBACK {xid}")).await.unwrap();
 }

@@ -38,10 +38,10 @@ pub(crate) async fn watch<F: Flavour>(site: &Site<F>, bank: &Bank) {
 
 /// Nobody has decided to commit but the newest holder of the seat, and everything that was decided was noted.
 pub(crate) async fn check<F: Flavour>(site: &Site<F>, bank: &Bank, context: &str) {
-    // A ruling by hand is written by whoever holds the seat then, with the fence of the transaction.
+    // A ruling by hand, or what the log had lost, is written by whoever holds the seat then, with the fence of the transaction.
     let stale = &format!(
         "SELECT id FROM noted WHERE verdict = 'commit' AND (newest IS NULL OR fence <> newest) \
-         AND id NOT IN (SELECT id FROM {VERDICT} WHERE note = 'by hand')"
+         AND id NOT IN (SELECT id FROM {VERDICT} WHERE note IN ('by hand', 'the log had lost it'))"
     );
     let missed =
         format!("SELECT id FROM {VERDICT} WHERE verdict = 'commit' AND id NOT IN (SELECT id FROM noted)");

@@ -46,6 +46,11 @@ async fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
         assert!(matches!(error, Error::Invalid { .. }), "{bad}");
         said(&error, &[]);
     }
+    for bad in ["sqlite:/tmp/x.db", "teapot:x", ""] {
+        let error = Participant::of_url(bad).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{bad}");
+        said(&error, &["postgres://", "only in the log's own file"]);
+    }
     let long = "a".repeat(49);
     for name in ["", "a b", "Orders", "a'", long.as_str()] {
         let office = TwoPhase::open(&url, &locker).await.unwrap().participant(name, nowhere());
@@ -56,13 +61,24 @@ async fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
     let twice =
         TwoPhase::open(&url, &locker).await.unwrap().participant("a", nowhere()).participant("a", nowhere());
     said(&twice.start().await.unwrap_err(), &["two participants", "\"a\""]);
+    // What was called aborted must not be forgotten before it can no longer arrive.
+    let forgetful = TwoPhase::open(&url, &locker).await.unwrap().remember(Duration::from_secs(59));
+    said(&forgetful.start().await.unwrap_err(), &["remember for 59s", "at least a minute"]);
     // A new participant must answer once.
     let error =
         TwoPhase::open(&url, &locker).await.unwrap().participant("a", nowhere()).start().await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     said(&error, &["postgres://127.0.0.1:1/d"]);
 
-    let office = TwoPhase::open(&url, &locker).await.unwrap().start().await.unwrap();
+    let office = TwoPhase::open(&url, &locker)
+        .await
+        .unwrap()
+        .remember(Duration::from_secs(120))
+        .start()
+        .await
+        .unwrap();
+    let long = office.transaction().within(Duration::from_secs(61)).in_log(|_| Ok(())).commit().await;
+    said(&long.unwrap_err(), &["`within` is 61s", "remembers for 120s"]);
     said(&office.transaction().commit().await.unwrap_err(), &["without a branch"]);
     let strange = office.transaction().on("orders", async |_: &Client| Ok(())).commit().await;
     said(&strange.unwrap_err(), &["no participant \"orders\""]);

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use lockkeeper_servers::MysqlOptions;
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::{Flavour, Postgres, PostgresOptions};
+use lockkeeper_servers::{MariaDb, MariaDbOptions, MysqlOptions};
 use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, Point, TwoPhase, Verdict};
@@ -190,34 +190,50 @@ async fn a_decision_that_arrives_late_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_dies_and_comes_back_keeps_its_word() {
     let site = Site::start().await;
-    for (place, at, moved) in [
-        (Place::WithOrders, "Deciding", Some(false)),
-        (Place::WithStock, "Deciding", Some(false)),
-        (Place::BesideOrders, "Deciding", Some(false)),
-        (Place::BesideStock, "Decided", Some(true)),
-        (Place::WithOrders, "Decided", Some(true)),
+    for (place, at) in [
+        (Place::WithOrders, "Deciding"),
+        (Place::WithStock, "Deciding"),
+        (Place::BesideOrders, "Deciding"),
+        (Place::BesideStock, "Deciding"),
+        (Place::BesideStock, "Decided"),
+        (Place::WithOrders, "Decided"),
     ] {
-        let name = format!("{place:?} at {at}");
-        let bank = site.bank_with(place).await;
-        let orders = Orders { die: Some((at, "")), stop: true, ..Orders::default() };
-        let (worker, id) = Worker::start(&bank, &orders).hear("id ").await;
-        worker.until_stopped().await;
-        if matches!(place, Place::BesideOrders | Place::WithOrders) {
-            site.postgres.kill().unwrap();
-            site.postgres.start().await.unwrap();
-        } else {
-            site.mysql.kill().unwrap();
-            site.mysql.start().await.unwrap();
-        }
-        worker.go_on(&bank);
-        let (worker, told) = worker.hear("told ").await;
-        drop(worker.end().await);
-        bank.recover().await;
-        let found = site.check(&bank, &name).await;
-        assert_eq!(Some(found), moved, "{name}: told {told}");
-        assert_eq!(told.starts_with("committed"), found, "{name}: told {told}");
-        assert_eq!(bank.verdict(&id).await == Verdict::Committed, found, "{name}");
+        comes_back(&site, place, at).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_in_mysql_that_dies_and_comes_back_keeps_its_word() {
+    let site = Site::of(MysqlOptions::default()).await;
+    for (place, at) in
+        [(Place::WithStock, "Deciding"), (Place::BesideStock, "Deciding"), (Place::BesideStock, "Decided")]
+    {
+        comes_back(&site, place, at).await;
+    }
+}
+
+async fn comes_back<F: Flavour>(site: &Site<F>, place: Place, at: &'static str) {
+    let moved = at == "Decided";
+    let name = format!("{place:?} at {at}");
+    let bank = site.bank_with(place).await;
+    let orders = Orders { die: Some((at, "")), stop: true, ..Orders::default() };
+    let (worker, id) = Worker::start(&bank, &orders).hear("id ").await;
+    worker.until_stopped().await;
+    if matches!(place, Place::BesideOrders | Place::WithOrders) {
+        site.postgres.kill().unwrap();
+        site.postgres.start().await.unwrap();
+    } else {
+        site.mysql.kill().unwrap();
+        site.mysql.start().await.unwrap();
+    }
+    worker.go_on(&bank);
+    let (worker, told) = worker.hear("told ").await;
+    drop(worker.end().await);
+    bank.recover().await;
+    let found = site.check(&bank, &name).await;
+    assert_eq!(found, moved, "{name}: told {told}");
+    assert_eq!(told.starts_with("committed"), found, "{name}: told {told}");
+    assert_eq!(bank.verdict(&id).await == Verdict::Committed, found, "{name}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,6 +260,13 @@ async fn a_log_in_a_server_is_refused_if_it_is_of_another_version_and_needs_no_p
         "1",
         "nothing was touched"
     );
+    let server_of_stock = MariaDb::start(MariaDbOptions::default()).await.unwrap();
+    let made = "CREATE TABLE lockkeeper_2pc_log (one int, id text, version int); INSERT INTO lockkeeper_2pc_log VALUES (1, 'x', 7)";
+    server_of_stock.sql(made).await.unwrap();
+    let error = TwoPhase::open(&server_of_stock.url(), &locker).await.unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains("version 7")), "{error}");
+    let tables = server_of_stock.sql("SHOW TABLES LIKE 'lockkeeper%'").await.unwrap();
+    assert_eq!(tables.trim(), "lockkeeper_2pc_log", "nothing was touched");
     let nowhere = TwoPhase::open("postgres://u:secret@127.0.0.1:1/d", &locker).await.unwrap_err();
     assert!(
         matches!(nowhere, Error::Unavailable { .. }) && !format!("{nowhere} {nowhere:?}").contains("secret"),

@@ -21,6 +21,7 @@ mod recovery;
 mod rulings;
 mod servers;
 mod sessions;
+mod setback;
 mod site;
 mod takeover;
 #[cfg(feature = "tls")]

@@ -1,6 +1,6 @@
 //! Servers die and come back, lose a branch, or were told otherwise by somebody; and what is not ours stays untouched.
 
-use lockkeeper_servers::{Flavour, KitError};
+use lockkeeper_servers::{Flavour, KitError, MariaDbOptions};
 use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
 use lockkeeper_twophase::{Error, Fate, Point, Ruling, Verdict};
 
@@ -60,7 +60,8 @@ async fn participants_may_die_between_prepare_and_commit() {
 /// The measured loss: after `COM_RESET_CONNECTION` MariaDB says OK to whoever ends a branch and does nothing, until it is
 /// restarted. A coordinator dies there, and its branch is such a one. What is left until the restart is told.
 async fn lose_a_branch(at: &'static str) -> (Site, Bank) {
-    let site = Site::start().await;
+    // Its sessions see by default what nobody has committed: that must not be taken for a commit.
+    let site = Site::of(MariaDbOptions::default().set("transaction-isolation", "READ-UNCOMMITTED")).await;
     let bank = site.bank().await;
     let orders = Orders { die: Some((at, "")), ..Orders::default() };
     let (killed, said) = Worker::start(&bank, &orders).end().await;
@@ -279,6 +280,15 @@ async fn without_the_log_only_what_is_proven_is_finished() {
         site.mysql.sql(&format!("XA ROLLBACK '{id}','1.stock',1279996496")).await.unwrap();
         let (here, there, ..) = site.state(&bank).await;
         assert_ne!(here + there, 200, "{name}: without a log this can happen");
+        let [split] = &recover(true).await[..] else { panic!("{name}: it is told") };
+        assert_eq!(
+            (split.id.as_str(), &split.prepared[..], &split.committed[..]),
+            (id, &[][..], &["orders".to_owned()][..])
+        );
+        assert!(
+            matches!(&split.fate, Fate::Nothing(why) if why.contains("perhaps damaged")),
+            "{name}: {split:?}"
+        );
     }
     let bank = site.bank().await;
     for lost in ["", "teapot", "0123456789abu"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper_core::Clock;
 use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
 use lockkeeper_twophase::tokio_postgres::Client;
-use lockkeeper_twophase::{Error, Participant, Point, Verdict};
+use lockkeeper_twophase::{Error, Isolation, Participant, Point, Verdict};
 use tokio::sync::oneshot;
 
 use crate::protocol::gated;
@@ -115,6 +115,11 @@ async fn a_reader_stays_until_the_end_if_it_is_asked_to() {
         assert_eq!(office.verdict(&done.unwrap().id).await.unwrap(), Verdict::Committed);
         office.close().await.unwrap();
     }
+    // Whoever names it no more is told so, until the log does not know it either.
+    let unreachable = bank.setup().await.survey().await.unwrap().unreachable;
+    assert!(matches!(&unreachable[..], [it] if it.participant == "second"), "{unreachable:?}");
+    let log = rusqlite::Connection::open(bank.folder.join("2pc.db")).unwrap();
+    log.execute("DELETE FROM lockkeeper_2pc_participant WHERE name = 'second'", []).unwrap();
     assert!(site.check(&bank, "readers").await);
 }
 
@@ -142,4 +147,35 @@ async fn a_branch_that_only_listens_or_notifies_ends_with_its_vote() {
         }
     }
     assert_eq!(site.state(&bank).await.1, 120, "two of three gave");
+}
+
+/// The branch has begun before its work, so that the work itself comes too late to choose.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_isolation_of_branches_is_what_was_chosen() {
+    let site = Site::start().await;
+    let bank = site.bank().await;
+    let office = bank.office().await;
+    for (tag, level, name) in [
+        ("a", Isolation::Serializable, "SERIALIZABLE"),
+        ("b", Isolation::ReadCommitted, "READ COMMITTED"),
+        ("c", Isolation::RepeatableRead, "REPEATABLE READ"),
+    ] {
+        let (take, [give, insert]) = bank.statements(tag);
+        let work = office.transaction().within(HANG).isolation(level);
+        let work = work.on("orders", async move |db: &Client| {
+            db.batch_execute(&take).await?;
+            let found: String = db.query_one("SHOW transaction_isolation", &[]).await?.get(0);
+            assert_eq!(found.to_uppercase(), name, "PostgreSQL");
+            Ok(())
+        });
+        let work = work.on("stock", async move |db: &mut Conn| {
+            db.query_drop(give).await?;
+            db.query_drop(insert).await?;
+            let found: Option<String> = db.query_first("SELECT @@tx_isolation").await?;
+            assert_eq!(found.map(|it| it.replace('-', " ")).as_deref(), Some(name), "MariaDB");
+            Ok(())
+        });
+        work.commit().await.unwrap();
+    }
+    assert!(site.check(&bank, "isolation").await);
 }
