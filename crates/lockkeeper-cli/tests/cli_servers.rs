@@ -107,6 +107,41 @@ async fn what_leads_to_a_page_leads_to_one_that_everybody_can_read() {
     }
 }
 
+/// What operators do, with locks that live in sessions, and the store named by `lockkeeper.toml`.
+fn by_session(store: &Store) {
+    let file = store.path("lockkeeper.toml");
+    let settings = format!("url = \"{}\"\nttl = \"4s\"\n[store]\nmode = \"session\"\n", store.url());
+    std::fs::write(&file, settings).unwrap();
+    let asked = |args: &[&str]| {
+        let mut command = common::lockkeeper(args);
+        common::output(command.env("LOCKKEEPER_CONFIG", &file))
+    };
+    let mut run = common::lockkeeper(["run", "import", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE; exec cat"]);
+    let job = Talking::start(run.env("LOCKKEEPER_CONFIG", &file).stdin(Stdio::piped()));
+    assert!(0 < job.fence());
+    // A row of MySQL is written a moment later.
+    let mut looks = std::iter::repeat_with(|| text(&asked(&["ls"]).stdout)).take(1000);
+    assert!(looks.any(|it| it.contains("import")), "it is not listed");
+    let shown = asked(&["show", "--json", "import"]);
+    assert_eq!(code(&shown), 0, "{shown:?}");
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["holders"].as_array().unwrap().len(), 1, "{shown}");
+    let told = text(&asked(&["doctor"]).stdout);
+    assert!(told.contains("locks are session locks"), "the setting of the file was not heard: {told}");
+    let broken = asked(&["break", "--yes", "import"]);
+    assert_eq!(code(&broken), 0, "{broken:?}");
+    assert_eq!(code(&asked(&["run", "--wait", "2m", "import", "--", "true"])), 0);
+    assert_ne!(job.finish().0, 0, "it was not told");
+}
+
+#[tokio::test]
+async fn session_locks_are_chosen_in_the_file_and_operated_on_postgres_and_mysql() {
+    let server = servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap();
+    on(server.url(), by_session).await;
+    let server = servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap();
+    on(server.url(), by_session).await;
+}
+
 #[tokio::test]
 async fn on_mysql() {
     let server = servers::Mysql::start(servers::MysqlOptions::default()).await.unwrap();

@@ -20,7 +20,7 @@ use lockkeeper_sql::postgres::{durable_switch, session_switch};
 use lockkeeper_sql::{Postgres, PostgresSessions};
 use postgres_site::OnPostgres;
 use rustix::process::{Pid, Signal, kill_process};
-use session_cases::{LONG, Sessions, TTL, locker, open, session_url, within};
+use session_cases::{LONG, Sessions, TTL, locker, open, session_url, until, within};
 use tokio_postgres::{Client, NoTls};
 
 impl Sessions for OnPostgres {
@@ -170,4 +170,69 @@ async fn a_full_lock_table_is_told_and_loses_no_lock() {
     assert!(told.iter().any(|it| it.remedy.contains("max_locks_per_transaction")), "{told:?}");
     assert_eq!(store.list("").await.unwrap().len(), held.len());
     assert!(matches!(refused.turn().await.unwrap(), Turn::Held(_)), "there is room again");
+}
+
+#[tokio::test]
+async fn the_cleaner_leaves_alone_what_its_own_session_holds() {
+    let server = OnPostgres::start(&[]).await;
+    let often = session_url(&server.url()) + "&clean_every=10ms";
+    let store = PostgresSessions::connect(&often).await.unwrap();
+    let (here, there) = (locker(store.clone(), TTL), locker(open::<OnPostgres>(&server.url()).await, TTL));
+    let guard = here.lock("held").await.unwrap();
+    here.lock("idle").await.unwrap().release().await.unwrap();
+    // As if both had been used for the first time long ago.
+    server.sql("UPDATE lockkeeper.lockkeeper_session_name SET born = 0").await;
+    let idle = "SELECT count(*) FROM lockkeeper.lockkeeper_session_name WHERE name = 'idle'";
+    until(async || (server.sql(idle).await.trim() == "0").then_some(())).await;
+    assert!(there.try_lock("held").await.unwrap().is_none(), "two hold one lock");
+    assert!(guard.is_valid());
+    assert_eq!(store.show(guard.key()).await.unwrap().unwrap().holders.len(), 1);
+    // What it leaves alone is not kept for ever.
+    guard.release().await.unwrap();
+    until(async || {
+        (server.sql("SELECT count(*) FROM lockkeeper.lockkeeper_session_name").await.trim() == "0")
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn functions_of_the_version_before_are_made_anew() {
+    let server = OnPostgres::start(&[]).await;
+    drop(open::<OnPostgres>(&server.url()).await);
+    server.sql("DROP FUNCTION lockkeeper.lockkeeper_session_clean_2(integer, bigint, bigint)").await;
+    let fixed = session_url(&server.url()) + "&create=no";
+    let refused = PostgresSessions::connect(&fixed).await.unwrap_err().to_string();
+    assert!(refused.contains("lacks the tables or functions of session locks"), "{refused}");
+    let here = locker(open::<OnPostgres>(&server.url()).await, TTL);
+    here.lock("orders/42").await.unwrap().release().await.unwrap();
+    // Programs that know only the name of before clean as it is done now.
+    let older = "SELECT prosrc LIKE '%clean_2%' FROM pg_proc WHERE proname = 'lockkeeper_session_clean_1'";
+    assert_eq!(server.sql(older).await.trim(), "t");
+    PostgresSessions::connect(&fixed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_a_cleaner_may_remove_is_looked_at_again_when_it_is_taken() {
+    let server = OnPostgres::start(OnPostgres::COUNTS).await;
+    let (here, there) =
+        (locker(open::<OnPostgres>(&server.url()).await, LONG), open::<OnPostgres>(&server.url()).await);
+    let cycles = async |count: usize| {
+        for _ in 0..count {
+            here.lock("orders/42").await.unwrap().release().await.unwrap();
+        }
+    };
+    // The first gives the name its number.
+    cycles(5).await;
+    server.sql("UPDATE lockkeeper.lockkeeper_session_name SET born = 0").await;
+    cycles(2).await;
+    // By whichever way it was taken, it was given back as often.
+    let guard = locker(there, LONG).try_lock("orders/42").await.unwrap();
+    guard.expect("nobody has it").release().await.unwrap();
+    within(here.shutdown(LONG)).await.unwrap();
+    drop(here);
+    until(async || (server.open_sessions().await == 0).then_some(())).await;
+    let looked = "SELECT sum(calls) FROM pg_stat_user_functions WHERE funcname LIKE '%session_take%'";
+    // The first, the two of the old name, and the other process's.
+    assert_eq!(server.sql(looked).await.trim(), "4");
 }

@@ -110,11 +110,6 @@ impl MysqlOptions {
         let mut settings = FORM.settings(address.query)?;
         let mode = settings.choice("mode", MODES)?.unwrap_or_default();
         let waiting_max = settings.number("waiting_max")?.unwrap_or(64);
-        if waiting_max == 0 {
-            return Err(
-                FORM.wrong("with `waiting_max=0` nobody could wait for a session lock; use 1 or more")
-            );
-        }
         let common = Common::read(&mut settings)?;
         let connect_timeout = settings.span("connect_timeout")?;
         let (_, password) = settings.login(&address)?;
@@ -140,11 +135,24 @@ impl MysqlOptions {
         if let Some(password) = password {
             opts = opts.pass(Some(password.reveal()));
         }
-        Ok(MysqlOptions { opts: opts.into(), common, connect_timeout, mode, waiting_max, tls })
+        let options = MysqlOptions { opts: opts.into(), common, connect_timeout, mode, waiting_max, tls };
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Refuse what makes no sense.
+    fn check(&self) -> Result<(), Error> {
+        if self.waiting_max == 0 {
+            return Err(
+                FORM.wrong("with `waiting_max=0` nobody could wait for a session lock; use 1 or more")
+            );
+        }
+        Ok(())
     }
 
     /// The same, if it can be obtained, with all that was chosen about TLS said to the driver.
     pub(crate) fn ready(self) -> Result<Self, Error> {
+        self.check()?;
         if self.tls.is_some() && !cfg!(feature = "tls") {
             return Err(Tls::lacking(super::NAME, "lockkeeper-sql"));
         }
@@ -212,11 +220,11 @@ impl MysqlOptions {
         self.mode
     }
 
-    /// For session locks: how many connections may wait at once, each for one contended name; at least one. Default: 64.
+    /// For session locks: how many connections may wait at once, each for one contended name. Default: 64.
     /// Names above it take turns, and are not first come first served.
     #[must_use]
     pub fn waiting_max(mut self, waiting_max: usize) -> Self {
-        self.waiting_max = waiting_max.max(1);
+        self.waiting_max = waiting_max;
         self
     }
 
@@ -234,7 +242,8 @@ impl MysqlOptions {
         self
     }
 
-    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute.
+    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute. For session locks
+    /// also after how long a session of a ttl that nobody uses is closed, if its ttl is not longer.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
         self.common.set_clean_every(clean_every);
@@ -288,5 +297,12 @@ mod tests {
             assert!(error.to_string().contains(said), "{url}: {error}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_the_url_may_not_say_the_program_may_not_either() {
+        let options = MysqlOptions::parse("mysql://h/d?mode=session").unwrap().waiting_max(0);
+        let refused = options.ready().unwrap_err().to_string();
+        assert!(refused.contains("1 or more"), "{refused}");
     }
 }

@@ -124,8 +124,13 @@ impl Dialer {
         origin::choose(locked(&self.seen).store.as_ref(), std::slice::from_ref(writer)).is_ok()
     }
 
+    /// Whether it is the very server that this process has seen.
+    fn was_seen(&self, writer: &Writer) -> bool {
+        locked(&self.seen).store.as_ref().is_some_and(|it| origin::is_same(it, writer))
+    }
+
     /// Ask the hosts one after the other, the last good one first, until one takes writes that is our store. To look at `all`,
-    /// the others are asked then, too, and waited for a moment. With what the last failure was.
+    /// and if it is not sure to be ours, the others are asked then, too, and waited for a moment. With what the last failure was.
     async fn ask(&self, all: bool) -> (Vec<Found>, Trouble) {
         let (clock, count, first) = (Clock::boot(), self.hosts.len(), self.good.load(Ordering::Relaxed));
         let (mut attempts, mut begun) = (FuturesUnordered::new(), 0);
@@ -144,8 +149,10 @@ impl Dialer {
                 ended = attempts.next() => match ended {
                     Some(Ok(it)) => {
                         let believed = self.is_believed(&it.writer);
+                        // One that was started since may be a copy of ours: then ours is to be heard, too.
+                        let sure = believed && self.was_seen(&it.writer);
                         found.push(it);
-                        if believed && !all {
+                        if sure && !all {
                             return (found, last);
                         }
                         // Ours may be slow; if it does not come it is the stranger that is to be told.

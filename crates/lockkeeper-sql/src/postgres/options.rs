@@ -266,7 +266,8 @@ impl PostgresOptions {
         self
     }
 
-    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute.
+    /// How often what dead processes left is removed, by whichever process comes first. Default: every minute. For session locks
+    /// also after how long a session of a ttl that nobody uses is closed, if its ttl is not longer.
     #[must_use]
     pub fn clean_every(mut self, clean_every: Duration) -> Self {
         self.common.set_clean_every(clean_every);

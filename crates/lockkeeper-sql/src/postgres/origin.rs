@@ -47,6 +47,7 @@ fn is_refusal(code: &SqlState) -> bool {
 
 /// Which of those who take writes is the store. `known` is what this process has seen.
 pub(crate) fn choose(known: Option<&Writer>, writers: &[Writer]) -> Result<usize> {
+    let ours = writers.iter().any(|it| known.is_some_and(|known| is_same(known, it)));
     let mut refused = None;
     let mut best: Option<(usize, &Writer)> = None;
     for (at, writer) in writers.iter().enumerate() {
@@ -54,12 +55,15 @@ pub(crate) fn choose(known: Option<&Writer>, writers: &[Writer]) -> Result<usize
             refused = refused.or(Some(why));
             continue;
         }
+        // A copy of the data tells their number, too. Only beside the very server that was seen it is known for one.
+        if ours && known.is_some_and(|it| are_apart(it, writer)) {
+            continue;
+        }
         let Some((_, other)) = best else {
             best = Some((at, writer));
             continue;
         };
-        // Whoever has seen nothing cannot know which of two it should believe.
-        if known.is_none() && are_apart(other, writer) {
+        if are_apart(other, writer) {
             return Err(Trouble::Stranger(both(other, writer)));
         }
         if timeline(other) < timeline(writer) {
@@ -97,6 +101,11 @@ fn differs(known: &Writer, writer: &Writer) -> Option<String> {
 pub(crate) fn are_apart(one: &Writer, other: &Writer) -> bool {
     let (Some(one), Some(other)) = (&one.origin, &other.origin) else { return false };
     one.system != other.system || (one.timeline == other.timeline && one.started != other.started)
+}
+
+/// Whether this is the very server that was seen: it has not been started again since. One that was may be a copy of it.
+pub(crate) fn is_same(seen: &Writer, writer: &Writer) -> bool {
+    seen.origin == writer.origin
 }
 
 /// Whether two servers take writes, and are not one server by two ways.
@@ -160,6 +169,17 @@ mod tests {
         assert!(are_two(&way, &copy));
         assert!(why(None, &[way.clone(), copy.clone()]).contains("a and c both"));
         assert_eq!(choose(Some(&way), &[way.clone(), copy]).unwrap(), 0);
+        assert_eq!(
+            choose(Some(&way), &[writer("c", 1, 1, "y"), way.clone()]).unwrap(),
+            1,
+            "the one that was seen"
+        );
+        let again = writer("a", 1, 1, "z");
+        assert!(why(Some(&way), &[again.clone(), writer("c", 1, 1, "y")]).contains("a and c both"));
+        assert_eq!(choose(Some(&way), std::slice::from_ref(&again)).unwrap(), 0, "it was started again");
+        assert!(is_same(&way, &other_way) && !is_same(&way, &again));
+        let promoted = writer("e", 1, 2, "y");
+        assert_eq!(choose(Some(&way), &[way.clone(), promoted]).unwrap(), 1);
         let silent = Writer { host: "d".into(), origin: None };
         assert_eq!(choose(Some(&way), std::slice::from_ref(&silent)).unwrap(), 0);
         assert_eq!(choose(None, &[silent, way]).unwrap(), 1);

@@ -71,13 +71,16 @@ impl<W: Conversation> On<W> {
 pub(super) struct Waiting<W: Conversation> {
     pub(super) waiter: Waiter<W>,
     pub(super) leases: Arc<Leases<W>>,
-    pub(super) lock: NameHash,
     pub(super) told: watch::Receiver<Option<Told<W::Mark>>>,
 }
 
-/// What came of waiting.
+/// What came of waiting so far.
 #[derive(Clone, Debug)]
 pub(super) enum Told<M> {
+    /// It has begun: the session stands in the server's line.
+    Stands,
+    /// Whether it has begun could not be found out.
+    Unsure(Fault),
     LetIn {
         counter: u64,
         mark: M,
@@ -87,4 +90,11 @@ pub(super) enum Told<M> {
     /// The session is over, and its place in the line with it.
     Over,
     Failed(Fault),
+}
+
+impl<M> Told<M> {
+    /// Whether nothing else comes after this.
+    pub(super) fn is_outcome(&self) -> bool {
+        !matches!(self, Told::Stands | Told::Unsure(_))
+    }
 }

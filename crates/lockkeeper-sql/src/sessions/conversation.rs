@@ -121,8 +121,9 @@ pub(crate) struct Opened<W> {
 pub(crate) struct Taken<M> {
     pub(crate) counter: u64,
     pub(crate) mark: M,
-    /// What the server's clock showed when it was granted.
+    /// What the server's clock showed when it was granted; nothing (0) after a try, which was answered at once.
     pub(crate) server: i64,
+    /// Somebody else had it when we came.
     pub(crate) waited: bool,
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use lockkeeper_core::backend;
 use lockkeeper_core::kit::locked;
 use lockkeeper_core::{ClaimId, Moment};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use super::Leases;
 use super::conversation::{Answer, Conversation, Trouble as _};
 use super::reckoning::Reckoning;
 use crate::name::NameHash;
@@ -49,6 +51,10 @@ pub(crate) struct Lease<W: Conversation> {
     held: Mutex<HashMap<NameHash, Holding<W::Mark>>>,
     /// A beat that is under way.
     beating: Mutex<Option<watch::Receiver<Option<Beaten>>>>,
+    /// It holds nothing, and nobody looks after it until it does. Whoever clears it rings `stirred`. Set before it is looked
+    /// whether something is held, and cleared after something is: the lock of `held` lies between, so one of both is seen.
+    dozes: AtomicBool,
+    stirred: Arc<Notify>,
 }
 
 impl<W: Conversation> fmt::Debug for Lease<W> {
@@ -58,12 +64,13 @@ impl<W: Conversation> fmt::Debug for Lease<W> {
 }
 
 impl<W: Conversation> Lease<W> {
-    /// On the present runtime. One that `waits` is kept only while it holds something.
+    /// On the present runtime. One that `waits` is kept only while it holds something, another as long as it is used.
     pub(super) async fn open(
+        of: &Arc<Leases<W>>,
         site: &Arc<W::Site>,
-        ttl: Duration,
         waits: bool,
     ) -> Result<Arc<Self>, W::Trouble> {
+        let ttl = of.ttl;
         let runtime = Handle::try_current().map_err(|_| W::Trouble::no_runtime())?;
         let opened = W::open(site, ttl, waits).await?;
         let (now, sent_at) = (site.clock.now(), opened.sent_at);
@@ -77,8 +84,17 @@ impl<W: Conversation> Lease<W> {
             beaten_at: Mutex::new(sent_at),
             held: Mutex::default(),
             beating: Mutex::default(),
+            dozes: AtomicBool::new(false),
+            stirred: Arc::default(),
         });
-        runtime.spawn(beat_on(Arc::downgrade(&lease), site.clone(), lease.wire.ended(), waits));
+        let keeping = Keeping {
+            lease: Arc::downgrade(&lease),
+            of: Arc::downgrade(of),
+            site: site.clone(),
+            stirred: lease.stirred.clone(),
+            waits,
+        };
+        runtime.spawn(keeping.beat_on(lease.wire.ended()));
         Ok(lease)
     }
 
@@ -137,6 +153,13 @@ impl<W: Conversation> Lease<W> {
 
     pub(super) fn granted(&self, lock: NameHash, id: ClaimId, mark: W::Mark, wanted: bool) {
         locked(&self.held).insert(lock, Holding { id, mark: Some(mark), wanted });
+        if self.dozes.load(Ordering::Relaxed) && self.dozes.swap(false, Ordering::Relaxed) {
+            self.stirred.notify_one();
+        }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        !locked(&self.held).is_empty()
     }
 
     pub(super) fn unreserve(&self, lock: &NameHash, id: ClaimId) {
@@ -238,8 +261,13 @@ impl<W: Conversation> Lease<W> {
     /// What is to be done now, and when to come again.
     async fn step(self: &Arc<Self>, waits: bool) -> Moment {
         let clock = &self.site.clock;
-        let (third, holds) = (self.ttl / 3, !locked(&self.held).is_empty());
+        let third = self.ttl / 3;
         let look = W::LOOK.map(|it| it.min(third));
+        self.dozes.store(waits && look.is_some(), Ordering::Relaxed);
+        let holds = self.holds();
+        if holds {
+            self.dozes.store(false, Ordering::Relaxed);
+        }
         let due = locked(&self.beaten_at).after(third);
         if holds || !waits {
             if due <= clock.now() {
@@ -252,33 +280,48 @@ impl<W: Conversation> Lease<W> {
             self.wire.tend().await;
         }
         match look {
-            Some(look) => clock.now().after(look),
+            Some(look) if holds || !waits => clock.now().after(look),
             // After a fault, and for a session that holds nothing yet, again soon.
-            None => locked(&self.beaten_at).after(third).max(clock.now().after(self.ttl / 12)),
+            _ => locked(&self.beaten_at).after(third).max(clock.now().after(self.ttl / 12)),
         }
     }
 }
 
-/// Keep a session as long as somebody has a use for it, and tell when it has ended.
-async fn beat_on<W: Conversation>(
-    weak: Weak<Lease<W>>,
+/// What keeps a session as long as somebody has a use for it.
+struct Keeping<W: Conversation> {
+    lease: Weak<Lease<W>>,
+    of: Weak<Leases<W>>,
     site: Arc<W::Site>,
-    ended: impl Future<Output = ()>,
+    stirred: Arc<Notify>,
     waits: bool,
-) {
-    let mut ended = std::pin::pin!(ended);
-    loop {
-        let Some(lease) = weak.upgrade() else { return };
-        if lease.is_closed() {
-            break;
+}
+
+impl<W: Conversation> Keeping<W> {
+    /// Beat, and tell when it has ended.
+    async fn beat_on(self, ended: impl Future<Output = ()>) {
+        let mut ended = std::pin::pin!(ended);
+        loop {
+            let Some(lease) = self.lease.upgrade() else { return };
+            if lease.is_closed() {
+                break;
+            }
+            let mut next = lease.step(self.waits).await;
+            if !self.waits && self.of.upgrade().is_some_and(|it| it.retire(&lease)) {
+                return;
+            }
+            drop(lease);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut ended => return self.site.tell_of_an_end(),
+                    // It holds something now, and is looked after soon; most often it has given that back by then.
+                    () = self.stirred.notified() => {
+                        next = next.min(self.site.clock.now().after(W::LOOK.unwrap_or_default()));
+                    }
+                    () = self.site.clock.sleep_until(next) => break,
+                }
+            }
         }
-        let next = lease.step(waits).await;
-        drop(lease);
-        tokio::select! {
-            biased;
-            () = &mut ended => break,
-            () = site.clock.sleep_until(next) => {}
-        }
+        self.site.tell_of_an_end();
     }
-    site.alarm.send_modify(|it| *it = it.wrapping_add(1));
 }

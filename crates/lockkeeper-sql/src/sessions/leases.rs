@@ -27,12 +27,19 @@ pub(super) struct Leases<W: Conversation> {
     site: Arc<W::Site>,
     pub(super) runtime: Handle,
     pub(super) ttl: Duration,
-    shared: Mutex<Option<Arc<Lease<W>>>>,
+    shared: Mutex<Option<Shared<W>>>,
     /// Held while connecting, so that those who find the session over open one, not many.
     connecting: tokio::sync::Mutex<()>,
-    spare: Mutex<Vec<Waiter<W>>>,
+    /// Sessions that have waited. They have no permission: it is for those who wait now, with whatever ttl.
+    spare: Mutex<Vec<Arc<Lease<W>>>>,
     /// Names that were waited for: when that was last, and for how long.
     contended: Mutex<HashMap<NameHash, (Moment, Duration)>>,
+}
+
+/// The session that all free locks share, and when somebody last asked for it.
+struct Shared<W: Conversation> {
+    lease: Arc<Lease<W>>,
+    used_at: Moment,
 }
 
 /// A session of its own for whoever must wait, and the permission to have it.
@@ -55,11 +62,32 @@ impl<W: Conversation> Leases<W> {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.open_one().is_some()
+        locked(&self.shared).as_ref().is_some_and(|it| !it.lease.is_over())
     }
 
+    /// The shared session, for whoever is about to use it.
     fn open_one(&self) -> Option<Arc<Lease<W>>> {
-        locked(&self.shared).clone().filter(|it| !it.is_over())
+        let mut shared = locked(&self.shared);
+        let found = shared.as_mut().filter(|it| !it.lease.is_over())?;
+        found.used_at = self.site.clock.now();
+        Some(found.lease.clone())
+    }
+
+    /// Give up the shared session if nobody has used it for long: programs may use many ttls, and connections are few. It ends
+    /// when its caller drops it.
+    pub(super) fn retire(&self, lease: &Arc<Lease<W>>) -> bool {
+        let (now, mut shared) = (self.site.clock.now(), locked(&self.shared));
+        let Some(found) = shared.as_mut().filter(|it| Arc::ptr_eq(&it.lease, lease)) else { return false };
+        // Two are the one here and the caller's. Whoever has another is about to ask, or holds something; and nobody gets one
+        // while this is locked.
+        if 2 < Arc::strong_count(lease) || lease.holds() {
+            found.used_at = now;
+        }
+        let over = found.used_at.after(self.site.idle.max(self.ttl)) <= now;
+        if over {
+            *shared = None;
+        }
+        over
     }
 
     /// The session that all free locks share.
@@ -76,36 +104,43 @@ impl<W: Conversation> Leases<W> {
             }
             let lease = leases.open(false).await?;
             // Whoever holds locks on the one before it learns that by itself.
-            *locked(&leases.shared) = Some(lease.clone());
+            let used_at = leases.site.clock.now();
+            *locked(&leases.shared) = Some(Shared { lease: lease.clone(), used_at });
             Ok(lease)
         });
         opening.await.unwrap_or(Err(W::Trouble::no_runtime()))
     }
 
-    async fn open(&self, waits: bool) -> Result<Arc<Lease<W>>, W::Trouble> {
-        Lease::open(&self.site, self.ttl, waits).await
+    async fn open(self: &Arc<Self>, waits: bool) -> Result<Arc<Lease<W>>, W::Trouble> {
+        Lease::open(self, &self.site, waits).await
     }
 
     /// A session of its own for one who must wait. `None` if there are as many as may be.
     pub(super) async fn waiter(self: &Arc<Self>) -> Result<Option<Waiter<W>>, W::Trouble> {
-        while let Some(spare) = locked(&self.spare).pop() {
-            if !spare.lease.is_over() {
-                return Ok(Some(spare));
-            }
-        }
         let Ok(permit) = self.site.waiting.clone().try_acquire_owned() else { return Ok(None) };
+        if let Some(lease) = self.take_spare() {
+            return Ok(Some(Waiter { lease, permit }));
+        }
         let leases = self.clone();
         let opening = self.runtime.spawn(async move { leases.open(true).await });
         let lease = opening.await.unwrap_or(Err(W::Trouble::no_runtime()))?;
         Ok(Some(Waiter { lease, permit }))
     }
 
-    /// Its lock was given back: the next who must wait may have the session.
-    pub(super) fn spare(&self, waiter: Waiter<W>) {
+    fn take_spare(&self) -> Option<Arc<Lease<W>>> {
         let mut spare = locked(&self.spare);
-        spare.retain(|it| !it.lease.is_over());
-        if spare.len() < SPARE && !waiter.lease.is_over() {
-            spare.push(waiter);
+        spare.retain(|it| !it.is_over());
+        spare.pop()
+    }
+
+    /// Its lock was given back: the next who must wait may have the session, and the permission whoever comes first.
+    pub(super) fn spare(&self, waiter: Waiter<W>) {
+        let Waiter { lease, permit } = waiter;
+        drop(permit);
+        let mut spare = locked(&self.spare);
+        spare.retain(|it| !it.is_over());
+        if spare.len() < SPARE && !lease.is_over() {
+            spare.push(lease);
         }
     }
 

@@ -9,6 +9,7 @@ mod lease;
 mod leases;
 mod place;
 mod reckoning;
+mod wait;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,20 +38,28 @@ pub(crate) struct Ground {
     waiting: Arc<Semaphore>,
     /// Counts up when a session ends, so that what it held is told to be lost.
     alarm: watch::Sender<u64>,
+    /// After how long a session that nobody uses is closed, if its ttl is not longer.
+    idle: Duration,
 }
 
 impl Ground {
-    pub(crate) fn new(timeout: Duration, waiting_max: usize) -> Self {
+    pub(crate) fn new(timeout: Duration, waiting_max: usize, idle: Duration) -> Self {
         Ground {
             clock: Clock::boot(),
             timeout,
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
             alarm: watch::Sender::new(0),
+            idle,
         }
     }
 
     pub(crate) fn alarm(&self) -> watch::Receiver<u64> {
         self.alarm.subscribe()
+    }
+
+    /// A session has ended: whoever holds something looks whether it was by that one.
+    fn tell_of_an_end(&self) {
+        self.alarm.send_modify(|it| *it = it.wrapping_add(1));
     }
 
     /// An answer that comes soon, or the word that it did not.

@@ -10,19 +10,17 @@ use tokio::sync::watch;
 
 use super::claimed::{Held, On, State, Told, Waiting};
 use super::conversation::{Conversation, Trouble as _};
+use super::wait::{Wait, begin};
 use super::{Claimed, Lease, Leases, Store};
 
-const TAKING: &str = "taking the lock";
+pub(super) const TAKING: &str = "taking the lock";
 const LEAVING: &str = "giving the lock back";
 
-/// So long a wait is waited for before it is asked whether it has begun, at least.
-const AT_ONCE: Duration = Duration::from_millis(1);
+/// The shortest pause before a look at what the server does with a session.
+pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// And at most, where the last waits for this name were long.
-const SOON: Duration = Duration::from_millis(100);
-
-/// The longest pause between two looks at what the server does with a session.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The longest pause between two such looks.
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The shortest time after which asking again is worthwhile.
 const RECHECK_MIN: Duration = Duration::from_millis(1);
@@ -106,7 +104,7 @@ impl<W: Conversation> SessionPlace<W> {
                 self.lost(&claimed, &mut state);
             }
             State::Waiting(_) => {
-                if let Some(turn) = self.look(&mut state, None, called).await? {
+                if let Some(turn) = self.look(&mut state, false, called).await? {
                     return Ok(turn);
                 }
             }
@@ -200,7 +198,7 @@ impl<W: Conversation> SessionPlace<W> {
             return Ok(None);
         };
         shared.granted(lock, id, taken.mark, false);
-        shared.wire.stands_here(claimed, taken.counter, taken.server);
+        shared.wire.stands_here(claimed, taken.counter, shared.server_now());
         *state =
             State::Held(Held { on: On::Shared(shared.clone()), mark: taken.mark, counter: taken.counter });
         Ok(Some(self.held(taken.counter, sent_at, called, false)))
@@ -220,33 +218,36 @@ impl<W: Conversation> SessionPlace<W> {
                 return Ok(Turn::wait(CROWDED.min(self.claim.ttl / 3), None).crowded());
             };
             waiter.lease.wire.stands_here(claimed, 0, shared.server_now());
-            let told = begin(&self.store, claimed, leases, &waiter.lease);
-            *state = State::Waiting(Waiting { waiter, leases: leases.clone(), lock: claimed.lock, told });
-            if let Some(turn) = self.look(state, Some(shared), called).await? {
+            let told = begin(Wait {
+                store: self.store.clone(),
+                claimed: claimed.clone(),
+                leases: leases.clone(),
+                lease: waiter.lease.clone(),
+                shared: shared.clone(),
+            });
+            *state = State::Waiting(Waiting { waiter, leases: leases.clone(), told });
+            if let Some(turn) = self.look(state, true, called).await? {
                 return Ok(turn);
             }
         }
         Err(W::Trouble::silent().fault(TAKING))
     }
 
-    /// What has come of waiting. `None` if the session is over: the state says that we are out of the line.
-    async fn look(
-        &self,
-        state: &mut State<W>,
-        make_sure: Option<&Arc<Lease<W>>>,
-        called: Moment,
-    ) -> Result<Option<Turn>> {
+    /// What has come of waiting. `None` if the session is over: the state says that we are out of the line. `begun` if the wait
+    /// has just begun: then its place in the line must be sure before anybody is told to wait.
+    async fn look(&self, state: &mut State<W>, begun: bool, called: Moment) -> Result<Option<Turn>> {
         let State::Waiting(waiting) = state else { return Ok(None) };
-        let mut told = waiting.told.borrow().clone();
-        match (&told, make_sure) {
-            (None, Some(shared)) => {
-                told = self.until_standing(waiting, shared).await.map_err(|it| it.fault(TAKING))?;
-            }
-            (None, None) if self.has_ended_unheard(waiting).await => told = Some(Told::Over),
-            _ => {}
-        }
-        let Some(told) = told else {
-            return Ok(Some(Turn::wait(self.claim.ttl / 3, None)));
+        let told = if begun {
+            let heard = waiting.told.wait_for(Option::is_some).await;
+            heard.map_or(Some(Told::Over), |it| it.clone())
+        } else {
+            waiting.told.borrow().clone()
+        };
+        let told = match told {
+            Some(Told::Unsure(fault)) if begun => return Err(fault),
+            Some(told) if told.is_outcome() => told,
+            _ if !begun && self.has_ended_unheard(waiting).await => Told::Over,
+            _ => return Ok(Some(Turn::wait(self.claim.ttl / 3, None))),
         };
         let State::Waiting(waiting) = std::mem::replace(state, State::Out) else { return Ok(None) };
         match told {
@@ -255,11 +256,11 @@ impl<W: Conversation> SessionPlace<W> {
                 *state = State::Held(Held { on, mark, counter });
                 Ok(Some(self.held(counter, proven_at, called, waited)))
             }
-            Told::Over => {
+            Told::Over | Told::Stands => {
                 self.out_of_the_line(waiting);
                 Ok(None)
             }
-            Told::Failed(fault) => {
+            Told::Failed(fault) | Told::Unsure(fault) => {
                 self.out_of_the_line(waiting);
                 Err(fault)
             }
@@ -272,40 +273,12 @@ impl<W: Conversation> SessionPlace<W> {
         let Ok(shared) = waiting.leases.shared().await else { return false };
         let lives = shared.ask(shared.wire.lives(&waiting.waiter.lease.wire)).await;
         // It may have been let in and told so meanwhile.
-        lives.is_ok_and(|it| !it.0) && waiting.told.borrow().is_none()
+        lives.is_ok_and(|it| !it.0) && !waiting.told.borrow().as_ref().is_some_and(Told::is_outcome)
     }
 
     fn out_of_the_line(&self, waiting: Waiting<W>) {
         W::left(&self.store, self.claim.id);
         waiting.waiter.end();
-    }
-
-    /// Whoever is told to wait has its place in the server's line: those who ask later come later.
-    async fn until_standing(
-        &self,
-        waiting: &mut Waiting<W>,
-        shared: &Lease<W>,
-    ) -> std::result::Result<Option<Told<W::Mark>>, W::Trouble> {
-        let (mut told, own) = (waiting.told.clone(), waiting.waiter.lease.clone());
-        let mut heard = std::pin::pin!(told.wait_for(Option::is_some));
-        // Whoever is likely to be let in soon need not ask: it stands there, or it has the lock.
-        let mut pause = waiting.leases.expected(&waiting.lock).clamp(AT_ONCE, SOON);
-        loop {
-            let asking = async {
-                self.store.clock.sleep(pause).await;
-                shared.ask(shared.wire.stands(&own.wire)).await
-            };
-            tokio::select! {
-                biased;
-                told = &mut heard => {
-                    return Ok(Some(told.map_or(Told::Over, |it| it.clone().unwrap_or(Told::Over))));
-                }
-                stands = asking => if stands?.0 {
-                    return Ok(None);
-                }
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
     }
 
     /// A grant whose session lived at `proven_at`.
@@ -398,52 +371,5 @@ impl<W: Conversation> Drop for SessionPlace<W> {
         if self.claimed.take().is_some() {
             self.store.forget(self.claim.id);
         }
-    }
-}
-
-/// Begin to wait: a task of our own runtime hears the answer, whoever listens.
-fn begin<W: Conversation>(
-    store: &Arc<Store<W>>,
-    claimed: &Arc<Claimed<W>>,
-    leases: &Arc<Leases<W>>,
-    lease: &Arc<Lease<W>>,
-) -> watch::Receiver<Option<Told<W::Mark>>> {
-    let (tell, told) = watch::channel(None);
-    let (store, claimed, lease) = (store.clone(), claimed.clone(), lease.clone());
-    let leases = leases.clone();
-    leases.runtime.clone().spawn(async move {
-        let outcome = wait(&store, &claimed, &lease, &leases).await;
-        let _ = tell.send(Some(outcome));
-        claimed.rung.send_modify(|it| *it = it.wrapping_add(1));
-    });
-    told
-}
-
-/// Its answer does not prove the session: it may have stood in a buffer for longer than the ttl.
-async fn wait<W: Conversation>(
-    store: &Store<W>,
-    claimed: &Arc<Claimed<W>>,
-    lease: &Arc<Lease<W>>,
-    leases: &Leases<W>,
-) -> Told<W::Mark> {
-    let failed = |trouble: W::Trouble| {
-        if lease.is_closed() { Told::Over } else { Told::Failed(trouble.fault(TAKING)) }
-    };
-    let (taken, sent_at) = match lease.wire.take(claimed, true).await {
-        Ok((Some(taken), sent_at)) => (taken, sent_at),
-        // The server gave up waiting: so may we.
-        Ok((None, _)) => return failed(W::Trouble::silent()),
-        Err(trouble) => return failed(trouble),
-    };
-    let now = store.clock.now();
-    // Where somebody waited a moment ago somebody waits again, most likely, and is not known to us for a while.
-    let waited = taken.waited || leases.is_contended(&claimed.lock, now);
-    leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
-    lease.granted(claimed.lock, claimed.claim.id, taken.mark, waited);
-    lease.wire.stands_here(claimed, taken.counter, taken.server);
-    match lease.let_in(sent_at, taken.server).await {
-        Ok(Some(proven_at)) => Told::LetIn { counter: taken.counter, mark: taken.mark, waited, proven_at },
-        Ok(None) => Told::Over,
-        Err(fault) => Told::Failed(fault),
     }
 }

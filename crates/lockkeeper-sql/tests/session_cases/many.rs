@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use lockkeeper_core::backend::{Backend as _, Place as _, Turn};
 use lockkeeper_core::inspect::Inspect as _;
-use lockkeeper_core::{Clock, Guard, Locker};
+use lockkeeper_core::{Claim, Clock, Guard, Locker};
+use lockkeeper_servers::proxy::{Direction, Rule};
 
-use super::{LONG, PATIENCE, Sessions, TTL, locker, open, session_url, until, within};
+use super::{LONG, PATIENCE, Sessions, TTL, by_proxy, locker, open, session_url, until, within};
 use crate::turns::Turns;
 
 pub(crate) async fn waiting_for_one_lock_holds_up_none_of_the_others<S: Sessions>() {
@@ -122,4 +124,75 @@ pub(crate) async fn one_beat_keeps_a_thousand_locks<S: Sessions>() {
     // Six are due, and some that were counted late or asked by us. A beat for each lock would be six thousand.
     assert!(beaten < 1000, "{beaten} beats");
     assert!(guards.iter().all(Guard::is_valid));
+}
+
+pub(crate) async fn a_session_that_nobody_uses_is_closed<S: Sessions>() {
+    let site = S::start(&[]).await;
+    let often = session_url(&site.url()) + "&clean_every=10ms";
+    let here = locker(S::sessions(&often).await.unwrap(), TTL);
+    let kept = here.lock("kept").await.unwrap();
+    for seconds in 1..=6 {
+        let guard = here.lock("orders/42").ttl(Duration::from_secs(seconds)).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    // Only the one that holds something is left.
+    until(async || (site.open_sessions().await == 1).then_some(())).await;
+    assert!(kept.is_valid(), "a session was closed although it held something");
+    kept.release().await.unwrap();
+    until(async || (site.open_sessions().await == 0).then_some(())).await;
+    within(here.lock("kept")).await.unwrap().release().await.unwrap();
+}
+
+pub(crate) async fn whoever_has_waited_leaves_room_for_those_with_another_ttl<S: Sessions>() {
+    let site = S::start(&[]).await;
+    let (near, told) = (open::<S>(&site.url()).await, Turns::default());
+    let there = locker(near.clone(), LONG);
+    let bounded = session_url(&site.url()) + "&waiting_max=1";
+    let store = S::sessions(&bounded).await.unwrap();
+    let here = Locker::builder(store).ttl(LONG).wait_at_most(PATIENCE).observer(told.clone()).build();
+    for ttl in [LONG, LONG / 2, LONG / 4] {
+        let wanted = there.lock("orders/42").await.unwrap();
+        let waiting = tokio::spawn({
+            let here = here.clone();
+            async move { here.lock("orders/42").ttl(ttl).await?.release().await }
+        });
+        let stands = async || near.show(wanted.key()).await.unwrap().filter(|it| it.waiters.len() == 1);
+        tokio::select! {
+            () = told.are_told(1) => panic!("one that has waited keeps the only permission to wait"),
+            _ = until(stands) => {}
+        }
+        wanted.release().await.unwrap();
+        within(waiting).await.unwrap().unwrap();
+    }
+}
+
+pub(crate) async fn a_long_way_to_the_server_is_not_taken_for_a_wait<S: Sessions>() {
+    let site = S::start(&[]).await;
+    let (network, url) = by_proxy(&site).await;
+    let (here, near) = (open::<S>(&url).await, open::<S>(&site.url()).await);
+    let there = locker(near.clone(), LONG);
+    let wanted = there.lock("orders/42").await.unwrap();
+    let key = wanted.key().clone();
+    // Whether somebody was found to be there; and again without one.
+    let cycle = async || {
+        let mut place = here.enter(Claim::new(key.clone(), LONG).unwrap());
+        let grant = loop {
+            match place.turn().await.unwrap() {
+                Turn::Held(grant) => break grant,
+                Turn::Wait { .. } => within(place.changed()).await,
+            }
+        };
+        place.leave().await.unwrap();
+        grant.wanted
+    };
+    let release = async {
+        until(async || near.show(&key).await.unwrap().filter(|it| it.waiters.len() == 1)).await;
+        wanted.release().await.unwrap();
+    };
+    let (first, ()) = tokio::join!(within(cycle()), release);
+    assert!(first, "it waited for another");
+    network.set(Direction::ToClient, Rule::Delay(Duration::from_millis(10)));
+    // The first may still go by the line, because somebody waited a moment ago.
+    within(cycle()).await;
+    assert!(!within(cycle()).await, "nobody else was there");
 }

@@ -105,6 +105,9 @@ macro_rules! session_cases {
             names_above_the_bound_of_waiting_connections_take_turns
             a_free_lock_is_one_statement_and_its_release_another
             one_beat_keeps_a_thousand_locks
+            a_session_that_nobody_uses_is_closed
+            whoever_has_waited_leaves_room_for_those_with_another_ttl
+            a_long_way_to_the_server_is_not_taken_for_a_wait
             a_waiter_whose_session_ended_without_a_word_stands_in_line_again
             a_server_without_a_connection_left_says_so_and_loses_no_lock
         }

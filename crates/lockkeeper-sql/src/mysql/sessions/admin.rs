@@ -65,12 +65,12 @@ impl Store {
         )
     }
 
-    /// The same of one lock, with a holder whose row is not written yet.
+    /// The same of one lock, with a holder whose row is not written yet, or still says that it waits.
     fn one_sql(&self, key: &Key) -> String {
         let (lock, name) = (bytes(&hash(key)), lock_name(&self.id, &hash(key)));
         let (member, key) = (member_name_sql("m.id"), text(key.as_str()));
         format!(
-            "SELECT {key}, IF(m.conn = h.conn, COALESCE(c.counter, -1), 0), m.host, m.pid, m.ttl, c.owner, c.note, \
+            "SELECT {key}, IF(m.conn = h.conn, COALESCE(NULLIF(c.counter, 0), -1), 0), m.host, m.pid, m.ttl, c.owner, c.note, \
              {NOW} - c.since, m.conn, IF(m.conn = h.conn, 0, 1) AS place, c.since AS since, c.id AS id \
              FROM (SELECT IS_USED_LOCK('{name}') AS conn) AS h JOIN lockkeeper_session_member AS m \
              LEFT JOIN lockkeeper_session_claim AS c ON c.conn = m.conn AND c.`lock` = {lock} \
@@ -142,7 +142,7 @@ fn number(row: &Row, at: usize) -> Option<i64> {
     row.get_opt::<i64, _>(at)?.ok()
 }
 
-/// One who holds or waits. A counter of -1 says that its row is not written yet.
+/// One who holds or waits. A counter of -1 says that its row does not tell yet that it holds.
 fn listed(row: &Row) -> Option<Listed> {
     let optional = |at: usize| row.get_opt::<Option<String>, _>(at)?.ok();
     let (counter, pid) = (number(row, 1)?, u32::try_from(number(row, 3)?).unwrap_or(0));

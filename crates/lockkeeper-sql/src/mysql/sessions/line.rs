@@ -19,10 +19,7 @@ use crate::sessions::{Beat, Claimed, Conversation, Opened, Taken};
 
 /// How often a session that holds something asks whether the server is there: the driver does not notice that a
 /// connection has ended while nobody uses it.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// Whoever had to wait was answered later than this.
-const AT_ONCE: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 /// The longest wait that the server bears, in seconds.
 const FOR_EVER: u32 = 31_536_000;
@@ -128,19 +125,18 @@ impl Conversation for Line {
     }
 
     async fn take(&self, claimed: &Claimed<Self>, wait: bool) -> Answer<Option<Taken<NameHash>>> {
-        let began = self.site.clock.now();
-        let (name, seconds) = (&claimed.name, if wait { FOR_EVER } else { 0 });
-        // What follows the taking is asked for only when it is ours.
-        let take =
-            format!("SELECT IF(GET_LOCK('{name}', {seconds}) = 1, CONCAT_WS(' ', UUID_SHORT(), {NOW}), '0')");
-        let (rows, sent_at) = self.tether.ask(take).await?;
-        let waited = AT_ONCE <= self.site.clock.now() - began;
+        let (rows, sent_at) = self.tether.ask(take_sql(&claimed.name, wait)).await?;
         let word: Option<String> = rows.first().and_then(|it| it.get_opt(0)?.ok());
         let word = word.ok_or_else(odd)?;
-        let Some((uuid, server)) = word.split_once(' ') else { return Ok((None, sent_at)) };
-        let counter = self.counter(uuid.parse().map_err(|_| odd())?).await?;
-        let taken = Taken { counter, mark: claimed.lock, server: number_of(server)?, waited };
-        Ok((Some(taken), sent_at))
+        let mut words = word.split(' ');
+        let uuid: u64 = words.next().and_then(|it| it.parse().ok()).ok_or_else(odd)?;
+        if uuid == 0 {
+            return Ok((None, sent_at));
+        }
+        let server = words.next().map_or(Ok(0), number_of)?;
+        let waited = words.next() == Some("1");
+        let counter = self.counter(uuid).await?;
+        Ok((Some(Taken { counter, mark: claimed.lock, server, waited }), sent_at))
     }
 
     async fn release(&self, claimed: &Claimed<Self>, _mark: NameHash) -> Answer<()> {
@@ -168,7 +164,7 @@ impl Conversation for Line {
 
     /// Write down who holds and who waits.
     async fn tend(&self) {
-        self.site.register.write(self).await;
+        self.site.register.write(self, self.site.clock.now()).await;
     }
 
     async fn stands(&self, other: &Self) -> Answer<bool> {
@@ -189,12 +185,26 @@ impl Conversation for Line {
     }
 
     fn stands_here(&self, claimed: &Arc<Claimed<Self>>, counter: u64, since: i64) {
-        self.site.register.stands(claimed, self.tether.number, counter, since);
+        self.site.register.stands(claimed, self.tether.number, counter, since, self.site.clock.now());
     }
 
     fn left(site: &Site, id: ClaimId) {
         site.register.left(id);
     }
+}
+
+/// What is counted up when the lock is ours, or 0. For one who waits with what the server's clock shows then, and whether
+/// somebody had it: nobody but the server knows, as an answer may be long on its way.
+fn take_sql(name: &str, wait: bool) -> String {
+    if !wait {
+        return format!("SELECT IF(GET_LOCK('{name}', 0) = 1, CAST(UUID_SHORT() AS CHAR), '0')");
+    }
+    let ours = |waited: u8| format!("CONCAT_WS(' ', UUID_SHORT(), {NOW}, {waited})");
+    format!(
+        "SELECT IF(GET_LOCK('{name}', 0) = 1, {}, IF(GET_LOCK('{name}', {FOR_EVER}) = 1, {}, '0'))",
+        ours(0),
+        ours(1)
+    )
 }
 
 fn release_sql(name: &str) -> String {

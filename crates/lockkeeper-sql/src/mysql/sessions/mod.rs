@@ -120,7 +120,7 @@ impl MysqlSessions {
         }
         let options = options.ready()?;
         let mut site = Site {
-            ground: Ground::new(options.common.timeout, options.waiting_max),
+            ground: Ground::new(options.common.timeout, options.waiting_max, options.common.clean_every),
             id: StoreId::default(),
             register: Register::default(),
             options,

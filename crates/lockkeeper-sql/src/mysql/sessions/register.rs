@@ -1,15 +1,15 @@
 //! Who holds and who waits, written down for operators a moment later: never on the way to a lock, and only for those
-//! that are still there when it is their row's turn.
+//! that have been there for a while. Locks that pass from hand to hand are not written at all.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use lockkeeper_core::ClaimId;
 use lockkeeper_core::kit::locked;
+use lockkeeper_core::{ClaimId, Moment};
 
 use super::super::text::{bytes, optional, text};
-use super::line::Line;
+use super::line::{LOOK, Line};
 use crate::sessions;
 
 /// The most rows that one statement writes.
@@ -25,6 +25,8 @@ struct Entry {
     /// 0 while it waits.
     counter: u64,
     since: i64,
+    /// When this was said, by our clock.
+    at: Moment,
     /// The row says what is known.
     written: bool,
     /// There is a row, perhaps an older one.
@@ -43,10 +45,11 @@ pub(super) struct Register {
 
 impl Register {
     /// It waits (counter 0) or holds, by this session.
-    pub(super) fn stands(&self, claimed: &Arc<Claimed>, conn: u32, counter: u64, since: i64) {
+    pub(super) fn stands(&self, claimed: &Arc<Claimed>, conn: u32, counter: u64, since: i64, at: Moment) {
         let (id, mut entries) = (claimed.claim.id, locked(&self.entries));
         let has_row = entries.get(&id).is_some_and(|it| it.has_row);
-        entries.insert(id, Entry { claimed: claimed.clone(), conn, counter, since, written: false, has_row });
+        let claimed = claimed.clone();
+        entries.insert(id, Entry { claimed, conn, counter, since, at, written: false, has_row });
     }
 
     /// It neither holds nor waits any more.
@@ -57,11 +60,11 @@ impl Register {
         }
     }
 
-    /// Write what has changed, by this session.
-    pub(super) async fn write(&self, line: &Line) {
+    /// Write what has changed, by this session. What began a moment before `now` is not worth it yet: most of it will be over.
+    pub(super) async fn write(&self, line: &Line, now: Moment) {
         let Ok(_writing) = self.writing.try_lock() else { return };
         loop {
-            let rows = self.take_rows();
+            let rows = self.take_rows(now);
             if rows.is_empty() {
                 break;
             }
@@ -89,9 +92,11 @@ impl Register {
         }
     }
 
-    fn take_rows(&self) -> Vec<Entry> {
+    fn take_rows(&self, now: Moment) -> Vec<Entry> {
         let mut entries = locked(&self.entries);
-        let unwritten = entries.values_mut().filter(|it| !it.written).take(ROWS_MOST);
+        // A row that says something else by now is mended at once.
+        let due = |it: &&mut Entry| !it.written && (it.has_row || it.at.after(LOOK) <= now);
+        let unwritten = entries.values_mut().filter(due).take(ROWS_MOST);
         unwritten
             .map(|it| {
                 (it.written, it.has_row) = (true, true);

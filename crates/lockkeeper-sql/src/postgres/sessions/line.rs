@@ -19,6 +19,9 @@ use crate::sessions::{Beat, Claimed, Conversation, Opened, Taken};
 /// For how long a name keeps its number after it was first used, if nobody holds it then.
 const NAME_IDLE: Duration = Duration::from_secs(3600);
 
+/// Younger than this no name is removed, also if the server's clock was set back by a moment.
+pub(super) const NAME_FRESH: Duration = Duration::from_secs(3540);
+
 /// The most names that one statement removes.
 const NAMES_MOST: i64 = 100;
 
@@ -57,8 +60,11 @@ impl Conversation for Line {
     const NAME: &'static str = NAME;
     const LOOK: Option<Duration> = None;
 
+    /// Rounded up to two digits, so that ttls that are reckoned, each a little different, share sessions.
     fn ttl(ttl: Duration) -> Duration {
-        ttl
+        let millis = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
+        let step = 10_u64.pow(millis.max(1).ilog10().saturating_sub(1));
+        Duration::from_millis(millis.div_ceil(step) * step)
     }
 
     fn name(_site: &Site, _lock: &NameHash) {}
@@ -108,7 +114,11 @@ impl Conversation for Line {
             (&owner, Type::TEXT),
             (&note, Type::TEXT),
         ];
-        let (rows, sent_at) = self.ask(&self.site.sql.take, &params).await?;
+        let (rows, sent_at) = if wait || owner.is_some() || note.is_some() {
+            self.ask(&self.site.sql.take, &params).await?
+        } else {
+            self.ask(&self.site.sql.take_free, &params[..3]).await?
+        };
         let [counter, mark, server, waited] = numbers(&rows)?.try_into().map_err(|_| odd())?;
         let counter = u64::try_from(counter).map_err(|_| odd())?;
         let taken = Taken { counter, mark, server, waited: waited != 0 };
@@ -189,4 +199,21 @@ fn numbers(rows: &[Row]) -> Result<Vec<i64>> {
 
 fn odd() -> Trouble {
     Trouble::Refused("a function of Lockkeeper gave an answer that this version does not understand".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ttls_that_differ_little_share_a_session_that_lasts_no_shorter() {
+        let rounded = |millis: u64| Line::ttl(Duration::from_millis(millis)).as_millis();
+        for exact in [1, 50, 99, 100, 250, 1000, 1500, 30_000, 90_000, 3_600_000] {
+            assert_eq!(rounded(exact), u128::from(exact));
+        }
+        assert_eq!((rounded(101), rounded(10_001), rounded(10_999)), (110, 11_000, 11_000));
+        assert_eq!(Line::ttl(Duration::from_nanos(50_000_001)), Duration::from_millis(51));
+        // The longest that the server can be told.
+        assert!(Line::ttl(super::super::TTL_MAX).as_millis() <= i32::MAX.unsigned_abs().into());
+    }
 }

@@ -118,7 +118,7 @@ impl PostgresSessions {
         let options = options.ready()?;
         let dialer = Dialer::new(&options, Wire::new(options.tls.as_ref())?);
         let site = Site {
-            ground: Ground::new(options.common.timeout, options.waiting_max),
+            ground: Ground::new(options.common.timeout, options.waiting_max, options.common.clean_every),
             sql: Statements::new(&options.schema),
             dialer,
             options,

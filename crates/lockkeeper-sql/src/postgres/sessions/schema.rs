@@ -9,6 +9,9 @@ use super::super::options::PostgresOptions;
 /// What the store's version says in a schema that keeps session locks. Programs of the other mode refuse it.
 pub(crate) const VERSION: i32 = 101;
 
+/// The function that came last: where it is missing all are made again, as they are now.
+const LATEST: &str = "lockkeeper_session_clean_2(integer, bigint, bigint)";
+
 /// An advisory lock for those who create the tables at the same time; the one that the other mode uses.
 const CREATING: i64 = 0x6c6b_7363_6865_6d61;
 
@@ -60,8 +63,8 @@ pub(crate) async fn prepare(client: &Client, options: &PostgresOptions) -> Resul
         )));
     }
     let missing = format!(
-        "to_regclass('{schema}.lockkeeper_store') IS NULL OR to_regprocedure('{schema}.\
-         lockkeeper_session_clean_1(integer, bigint, bigint)') IS NULL AND (SELECT version FROM {schema}.\
+        "to_regclass('{schema}.lockkeeper_store') IS NULL OR to_regprocedure('{schema}.{LATEST}') \
+         IS NULL AND (SELECT version FROM {schema}.\
          lockkeeper_store) = {VERSION}"
     );
     // The two halves cannot stand in one expression: it would not be understood while the table is missing.
@@ -109,7 +112,7 @@ async fn found(client: &Client, schema: &str) -> Result<bool> {
             "SELECT to_regclass($1) IS NOT NULL, to_regprocedure($2) IS NOT NULL",
             &[
                 (&format!("{schema}.lockkeeper_store"), Type::TEXT),
-                (&format!("{schema}.lockkeeper_session_clean_1(integer, bigint, bigint)"), Type::TEXT),
+                (&format!("{schema}.{LATEST}"), Type::TEXT),
             ],
         )
         .await?;

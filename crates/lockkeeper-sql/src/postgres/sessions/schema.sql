@@ -214,8 +214,9 @@ BEGIN
     RETURN ARRAY[(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, cardinality(waited)] || waited || broken;
 END $$;
 
--- Remove names that are old and that nobody holds or waits for. Whoever comes next gives them another number.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_1(p_class integer, p_idle bigint, p_most bigint)
+-- Remove names that are old and that nobody holds or waits for. Whoever comes next gives them another number. A session is
+-- let in to what it has itself, so that must be left out: nothing is taken by this session while it cleans.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_2(p_class integer, p_idle bigint, p_most bigint)
 RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = on AS $$
 DECLARE
@@ -224,9 +225,18 @@ BEGIN
     DELETE FROM @SCHEMA@.lockkeeper_session_name AS n USING (
         SELECT o.lock FROM (
             SELECT a.lock, a.number FROM @SCHEMA@.lockkeeper_session_name AS a
-            WHERE a.born <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - p_idle LIMIT p_most) AS o
+            WHERE a.born <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - p_idle
+                AND a.number NOT IN (
+                    SELECT l.objid::bigint FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid()
+                    AND l.classid::bigint = p_class::bigint & 4294967295 AND l.objsubid = 2 AND l.granted)
+            LIMIT p_most) AS o
         WHERE pg_try_advisory_xact_lock(p_class, o.number::integer)) AS idle
     WHERE n.lock = idle.lock;
     GET DIAGNOSTICS removed = ROW_COUNT;
     RETURN removed;
 END $$;
+
+-- For programs that know only this name. It once removed what the session that cleans had itself.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_1(p_class integer, p_idle bigint, p_most bigint)
+RETURNS bigint
+LANGUAGE sql AS $$ SELECT @SCHEMA@.lockkeeper_session_clean_2(p_class, p_idle, p_most) $$;

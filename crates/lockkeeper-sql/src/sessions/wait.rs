@@ -1,0 +1,101 @@
+//! Waiting in the server's line: a task of our own runtime hears the answer, whoever listens, and before that it finds out
+//! whether the place in the line is sure.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::claimed::Told;
+use super::conversation::{Conversation, Trouble as _};
+use super::place::{AT_ONCE, PAUSE_MAX, TAKING};
+use super::{Claimed, Lease, Leases, Store};
+
+/// The longest pause before it is asked whether a wait has begun, where the last waits for this name were long.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What a wait needs: whose it is, the session that waits, and the one that can be asked about it.
+pub(super) struct Wait<W: Conversation> {
+    pub(super) store: Arc<Store<W>>,
+    pub(super) claimed: Arc<Claimed<W>>,
+    pub(super) leases: Arc<Leases<W>>,
+    pub(super) lease: Arc<Lease<W>>,
+    pub(super) shared: Arc<Lease<W>>,
+}
+
+/// Begin to wait.
+pub(super) fn begin<W: Conversation>(wait: Wait<W>) -> watch::Receiver<Option<Told<W::Mark>>> {
+    let (tell, told) = watch::channel(None);
+    let wait = Arc::new(wait);
+    let runtime = wait.leases.runtime.clone();
+    let mut answer = Box::pin(let_in(wait.clone()));
+    // The question leaves now, and not when the task's thread has woken. Whatever comes of it is seen by the task, which
+    // begins by looking.
+    let first = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    runtime.spawn(async move {
+        let outcome = match first {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => hear(&wait, answer.as_mut(), &tell).await,
+        };
+        let _ = tell.send(Some(outcome));
+        wait.claimed.rung.send_modify(|it| *it = it.wrapping_add(1));
+    });
+    told
+}
+
+/// The outcome. If it does not come soon, it is told first whether we stand in the line.
+async fn hear<W: Conversation>(
+    wait: &Wait<W>,
+    mut answer: Pin<&mut impl Future<Output = Told<W::Mark>>>,
+    tell: &watch::Sender<Option<Told<W::Mark>>>,
+) -> Told<W::Mark> {
+    let sure = tokio::select! {
+        biased;
+        outcome = answer.as_mut() => return outcome,
+        sure = until_standing(wait) => sure,
+    };
+    let sure = sure.map_or_else(|it| Told::Unsure(it.fault(TAKING)), |()| Told::Stands);
+    let _ = tell.send(Some(sure));
+    answer.await
+}
+
+/// Whoever is told to wait has its place in the server's line: those who ask later come later.
+async fn until_standing<W: Conversation>(wait: &Wait<W>) -> Result<(), W::Trouble> {
+    let (shared, own) = (&wait.shared, &wait.lease.wire);
+    // Whoever is likely to be let in soon need not ask: it stands there, or it has the lock.
+    let mut pause = wait.leases.expected(&wait.claimed.lock).clamp(AT_ONCE, SOON);
+    loop {
+        wait.store.clock.sleep(pause).await;
+        if shared.ask(shared.wire.stands(own)).await?.0 {
+            return Ok(());
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Its answer does not prove the session: it may have stood in a buffer for longer than the ttl.
+async fn let_in<W: Conversation>(wait: Arc<Wait<W>>) -> Told<W::Mark> {
+    let Wait { store, claimed, leases, lease, .. } = &*wait;
+    let failed = |trouble: W::Trouble| {
+        if lease.is_closed() { Told::Over } else { Told::Failed(trouble.fault(TAKING)) }
+    };
+    let (taken, sent_at) = match lease.wire.take(claimed, true).await {
+        Ok((Some(taken), sent_at)) => (taken, sent_at),
+        // The server gave up waiting: so may we.
+        Ok((None, _)) => return failed(W::Trouble::silent()),
+        Err(trouble) => return failed(trouble),
+    };
+    let now = store.clock.now();
+    // Where somebody waited a moment ago somebody waits again, most likely, and is not known to us for a while.
+    let waited = taken.waited || leases.is_contended(&claimed.lock, now);
+    leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
+    lease.granted(claimed.lock, claimed.claim.id, taken.mark, waited);
+    lease.wire.stands_here(claimed, taken.counter, taken.server);
+    match lease.let_in(sent_at, taken.server).await {
+        Ok(Some(proven_at)) => Told::LetIn { counter: taken.counter, mark: taken.mark, waited, proven_at },
+        Ok(None) => Told::Over,
+        Err(fault) => Told::Failed(fault),
+    }
+}
