@@ -52,6 +52,32 @@ const STAGE_MAX: Duration = Duration::from_mins(6);
 /// Nothing grows beyond this where less is not asked for.
 const MOST: usize = 1_000_000;
 
+/// Up to this nothing takes long, and all seven stores are measured in a few minutes.
+const BRIEF: usize = 10_000;
+
+/// The ttl of locks, and for how long they are watched: a third of it, in which each is renewed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spans {
+    ttl: Duration,
+    watch: Duration,
+}
+
+impl Spans {
+    const fn of(ttl: u64) -> Self {
+        Spans { ttl: Duration::from_secs(ttl), watch: Duration::from_secs(ttl / 3) }
+    }
+
+    /// Of what is held. A million must have the time to be renewed.
+    const fn held(most: usize) -> Self {
+        Spans::of(if most <= BRIEF { 9 } else { 15 })
+    }
+
+    /// Of those who only wait, who ask as seldom as holders renew.
+    const fn waiting(most: usize) -> Self {
+        Spans::of(if most <= BRIEF { 15 } else { 30 })
+    }
+}
+
 /// What is asked for on the command line.
 struct Wish {
     page: PathBuf,

@@ -12,8 +12,9 @@ mod shown {
     use std::fmt::Write as _;
     use std::time::Duration;
 
-    use lockkeeper::spi::Lease;
+    use lockkeeper::spi::{Lease, Order, Rooms};
     use lockkeeper_torture::{Verdict, Wish};
+    use tokio::signal::unix::{SignalKind, signal};
 
     use crate::args;
     use crate::exit::{self, Failure, Result};
@@ -77,6 +78,10 @@ mod shown {
             return Err(Failure::new(exit::USAGE, text));
         }
         drop(locker);
+        // Before anything is started: whoever ends us by hand shall find no folder and no process of ours.
+        let refused = |it| Failure::system("signals cannot be heard", &it);
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(refused)?;
+        let mut ended = signal(SignalKind::terminate()).map_err(refused)?;
         let program =
             std::env::current_exe().map_err(|it| Failure::system("this program has no path", &it))?;
         let seed = args.seed.unwrap_or_else(any_seed);
@@ -84,11 +89,28 @@ mod shown {
         (wish.processes, wish.tasks) = (args.processes.into(), args.tasks.into());
         (wish.ttl, wish.span) = (args.ttl, args.your_turn);
         (wish.ttl_max, wish.by_session) = (profile.ttl_max, profile.lease == Lease::Session);
-        let verdict = lockkeeper_torture::torture(&wish, store.inspect, &output::say).await;
+        wish.in_order = profile.order == Order::Fifo;
+        wish.has_rooms = profile.rooms != Rooms::MutexOnly;
+        let verdict = tokio::select! {
+            // First: our processes may have heard the same signal, and what they leave undone is no finding.
+            biased;
+            _ = interrupted.recv() => return Ok(given_up(&wish, SignalKind::interrupt())),
+            _ = ended.recv() => return Ok(given_up(&wish, SignalKind::terminate())),
+            verdict = lockkeeper_torture::torture(&wish, store.inspect, &output::say) => verdict,
+        };
         let verdict =
             verdict.map_err(|it| target.failure(Failure::new(exit::UNREACHABLE, it.to_string())))?;
         output::data(&report(&verdict))?;
         Ok(if verdict.is_kept() { 0 } else { exit::NO })
+    }
+
+    /// The workers are killed by then, and cannot give back what they held.
+    fn given_up(wish: &Wish, signal: SignalKind) -> u8 {
+        let ttl = output::span(wish.longest_ttl());
+        output::say(&format!(
+            "ended by hand: what was held or waited for goes with its ttl, in {ttl} at most"
+        ));
+        exit::of_signal(signal.as_raw_value())
     }
 
     fn any_seed() -> u64 {

@@ -7,9 +7,12 @@ use std::process::{ChildStderr, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::{Store, code, failed, finish, text};
+use common::{Store, code, failed, finish, send, text};
 use lockkeeper::spi::Clock;
-use lockkeeper_servers::{Redis, RedisOptions, Value};
+use lockkeeper_servers::{
+    Etcd, EtcdOptions, Postgres, PostgresOptions, Redis, RedisOptions, Value, ZooKeeper, ZooKeeperOptions,
+};
+use rustix::process::Signal;
 use tokio::sync::oneshot;
 
 /// Nothing but processes of ours is broken, and locks are short: this takes a few seconds.
@@ -71,6 +74,113 @@ async fn a_server_that_is_restarted_when_it_is_the_users_turn_keeps_its_promises
     while !left().await.is_empty() {
         assert!(clock.now() < due, "{:?} stay", left().await);
         clock.sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A store that was told to keep its promise, and forgets all the same: the torture is not worth its name if it stays silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_forgets_what_it_promised_to_keep_is_told_with_a_code_of_its_own() {
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let store = Store::at(format!("{}?restart_guard=1s", redis.url()));
+    let mut words = SHORT.to_vec();
+    (words[2], words[6]) = ("4s", "3");
+    words.extend(["--seed", "7"]);
+    let mut run = store.lockkeeper(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (said, turn) = until_told(run.stderr.take().unwrap(), "your turn: for 4s");
+    turn.await.expect("the user is told when it is his turn");
+    // Many times, so that somebody surely believes in what is forgotten.
+    for _ in 0..100 {
+        redis.command(&["FLUSHALL"]).await.unwrap();
+        Clock::boot().sleep(Duration::from_millis(20)).await;
+    }
+    let end = tokio::task::spawn_blocking(move || finish(run)).await.unwrap();
+    let told = said.join().unwrap();
+    assert!(!told.contains("is not promised then"), "{told}");
+    let figures = text(&end.stdout);
+    assert_eq!(code(&end), 1, "{told}{figures}");
+    assert!(figures.contains("\nG: lockkeeper-torture-0000000000000007/"), "{figures}");
+    assert!(figures.contains("a promise was broken; --seed 7 leads back"), "{figures}");
+    assert!(!figures.lines().last().unwrap().contains(" G=0 "), "{figures}");
+}
+
+/// A deployment that promises nothing for a restart, as the default of Redis: what its user does by our advice is no broken
+/// promise, and the report says why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forgets_by_our_own_advice_breaks_no_promise() {
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let store = Store::at(redis.url());
+    let mut words = SHORT.to_vec();
+    (words[2], words[6]) = ("4s", "3");
+    words.extend(["--seed", "8"]);
+    let mut run = store.lockkeeper(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (said, turn) = until_told(run.stderr.take().unwrap(), "your turn: for 4s");
+    turn.await.expect("the user is told when it is his turn");
+    for _ in 0..50 {
+        redis.command(&["FLUSHALL"]).await.unwrap();
+        Clock::boot().sleep(Duration::from_millis(20)).await;
+    }
+    redis.restart_empty().await.unwrap();
+    let end = tokio::task::spawn_blocking(move || finish(run)).await.unwrap();
+    let (told, figures) = (said.join().unwrap(), text(&end.stdout));
+    assert!(told.contains("is not promised then: a server that comes back"), "{told}");
+    assert_eq!(code(&end), 0, "{told}{figures}");
+    assert!(figures.contains("yours: a G breaks no promise there: "), "{figures}");
+    assert!(figures.lines().last().unwrap().contains(" G=0 "), "{figures}");
+}
+
+/// Raw rows, keys and nodes are looked at: our own list might leave out what was forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_stays_on_postgresql() {
+    let server = Postgres::start(PostgresOptions::default()).await.unwrap();
+    tried_and_kept(server.url()).await;
+    let left = server.sql("SELECT count(*) FROM lockkeeper.lockkeeper_claim").await.unwrap();
+    assert_eq!(left, "0", "claims of nobody");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_stays_on_etcd() {
+    let server = Etcd::start(EtcdOptions::default()).await.unwrap();
+    tried_and_kept(format!("etcd://{}", server.address())).await;
+    // A lease of a worker that was killed may outlive it, and no lock hangs on it.
+    let left = server.keys("lockkeeper/locks/").await.unwrap();
+    assert!(left.is_empty(), "keys of nobody: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_stays_on_zookeeper() {
+    let server = ZooKeeper::start(ZooKeeperOptions::default()).await.unwrap();
+    tried_and_kept(server.url()).await;
+    let left = server.word("dump").await.unwrap();
+    assert!(left.contains("Sessions with Ephemerals (0)"), "nodes of nobody: {left}");
+}
+
+async fn tried_and_kept(url: String) {
+    let store = Store::at(url);
+    let end = tokio::task::spawn_blocking(move || store.output(SHORT)).await.unwrap();
+    assert_eq!(code(&end), 0, "{end:?}");
+    let figures = text(&end.stdout);
+    assert!(figures.lines().last().unwrap().contains(" orphans=0 "), "{figures}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_ends_it_by_hand_finds_no_folder_and_no_process() {
+    for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let store = Store::new();
+        let temporary = store.path("tmp");
+        std::fs::create_dir(&temporary).unwrap();
+        let mut command = store.lockkeeper(SHORT);
+        command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        let (said, begun) = until_told(run.stderr.take().unwrap(), "step 1 of 4");
+        begun.await.expect("it begins");
+        assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 1, "the folder of the histories");
+        send(run.id(), signal);
+        // The workers have our standard error: it ends when all of them have.
+        let end = tokio::task::spawn_blocking(move || finish(run)).await.unwrap();
+        let told = said.join().unwrap();
+        assert_eq!(code(&end), expected, "{told}{end:?}");
+        assert!(told.contains("ended by hand: what was held or waited for goes with its ttl, in "), "{told}");
+        assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "something is left");
     }
 }
 

@@ -26,15 +26,14 @@ impl Fault {
             | Fault::IdleDrop
             | Fault::NetDuplicate => store != Sqlite && !told_where,
             Fault::DiskFull => matches!(store, Redis | Redlock | Sentinel | Cluster | Etcd | Postgres),
-            Fault::ClockForward | Fault::ClockBack | Fault::ClockStrobe | Fault::ConnectionsFull => {
-                store == Redis
-            }
+            Fault::ClockForward | Fault::ClockBack | Fault::ClockStrobe => matches!(store, Redis | Postgres),
+            Fault::ConnectionsFull => store == Redis,
         }
     }
 
     /// Why it is not struck on a store, and where else it is tested if it could happen there. Every cell of the page has a
     /// row or these words.
-    pub(crate) fn left_out(self, store: StoreName) -> Option<&'static str> {
+    pub fn left_out(self, store: StoreName) -> Option<&'static str> {
         if self.applies(store) {
             return None;
         }
@@ -109,7 +108,7 @@ impl Fault {
             (Fault::NetCut, store) if store.by_session() => Some(
                 "a lock ends with its connection, and its holder hears of it a moment after the next one has it",
             ),
-            (Fault::ClockForward | Fault::ClockStrobe, StoreName::Redis) => {
+            (Fault::ClockForward | Fault::ClockStrobe, StoreName::Redis | StoreName::Postgres) => {
                 Some("leases end early by as much as the clock jumps")
             }
             _ => None,
@@ -129,7 +128,7 @@ fn no_clock(store: StoreName) -> &'static str {
             "leases are the server's timeouts, by a clock that nobody can set; a test of the store lets fences run ahead of the clock"
         }
         _ => {
-            "its clock is the machine's, which nobody may set here; times that such a clock would leave are written into its rows by the tests of hostile records"
+            "its threads wait until a time of day by the kernel's clock, which the shim does not move: they would stand still for as long as the clock is set forward, as they never do when a machine's is; times that such a clock would leave are written into its rows by the tests of hostile records"
         }
     }
 }

@@ -203,9 +203,7 @@ impl Fault {
             }
             Fault::ClockForward | Fault::ClockBack => {
                 site.clock += if self == Fault::ClockForward { 20_000 } else { -5_000 };
-                if let Servers::Redis(redis) = &site.servers {
-                    redis.set_clock(site.clock)?;
-                }
+                site.servers.set_clock(site.clock)?;
                 sleep(long).await;
             }
             Fault::ClockStrobe => strobe(site, dice, long).await?,
@@ -324,13 +322,12 @@ impl Fault {
 
 /// To and fro around where the clock was, and back to it.
 async fn strobe(site: &Site, dice: &mut Dice, long: Duration) -> Result<(), Trouble> {
-    let Servers::Redis(redis) = &site.servers else { return Ok(()) };
     for _ in 0..10 {
         let off = i64::try_from(dice.below(6001))? - 3000;
-        redis.set_clock(site.clock + off)?;
+        site.servers.set_clock(site.clock + off)?;
         sleep(long / 10).await;
     }
-    Ok(redis.set_clock(site.clock)?)
+    site.servers.set_clock(site.clock)
 }
 
 /// What is said on connections from their beginning is said once more.

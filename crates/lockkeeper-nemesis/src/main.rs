@@ -102,8 +102,12 @@ impl Wish {
                 name => wish.stores.push(StoreName::named(name).ok_or_else(|| unknown(name))?),
             }
         }
+        let faults = wish.faults.as_deref();
         if wish.stores.is_empty() {
-            wish.stores = StoreName::ALL.to_vec();
+            let is_hit = |store: &StoreName| faults.is_none_or(|all| all.iter().any(|it| it.applies(*store)));
+            wish.stores = StoreName::ALL.into_iter().filter(is_hit).collect();
+        } else if let Some(text) = faults.and_then(|all| not_struck(&wish.stores, all)) {
+            return Err(text.into());
         }
         Ok(wish)
     }
@@ -153,6 +157,17 @@ impl Wish {
     }
 }
 
+/// What cannot be struck where it was asked for. A run without it would look as if it had been survived.
+fn not_struck(stores: &[StoreName], faults: &[Fault]) -> Option<String> {
+    let pairs = stores.iter().flat_map(|store| faults.iter().map(move |fault| (*store, *fault)));
+    let mut reasons = pairs.filter_map(|(store, fault)| {
+        let why = fault.left_out(store)?;
+        Some(format!("{} is not struck on {}, because {why}", fault.name(), store.name()))
+    });
+    let first = reasons.next()?;
+    Some(reasons.fold(first, |text, it| format!("{text}\n{it}")))
+}
+
 fn unknown(name: &str) -> String {
     let known: Vec<&str> = StoreName::ALL.iter().map(|it| it.name()).collect();
     format!("no store is called `{name}`; there are {}", known.join(", "))
@@ -190,5 +205,20 @@ mod tests {
             assert!(Wish::read(wrong.split(' ').map(str::to_owned)).is_err(), "{wrong}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_fault_that_is_not_struck_on_a_store_is_refused_with_its_reason_and_not_left_out() {
+        let read = |words: &str| Wish::read(words.split(' ').map(str::to_owned));
+        for words in ["sqlite --faults failover", "redis etcd --faults calm,failover"] {
+            let said = read(words).err().map(|it| it.to_string()).unwrap_or_default();
+            assert!(
+                said.starts_with("failover is not struck on ") && said.contains(", because "),
+                "{said:?}"
+            );
+        }
+        // Where no store is named, those are meant on which it can be struck.
+        let all = read("--faults failover").map(|it| it.stores.len()).unwrap_or_default();
+        assert_eq!(all, 4);
     }
 }

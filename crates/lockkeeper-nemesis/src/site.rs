@@ -101,7 +101,7 @@ pub(crate) struct Site {
     pub(crate) url_aside: Option<String>,
     /// Past them.
     pub(crate) direct: String,
-    /// How far the clock of a Redis server is off by now, in milliseconds.
+    /// How far the clock of a server that has one of its own is off by now, in milliseconds.
     pub(crate) clock: i64,
 }
 
@@ -134,7 +134,9 @@ impl Servers {
             StoreName::Sentinel => Servers::Sentinel(Redis::sentinel().await?),
             StoreName::Cluster => Servers::Cluster(Redis::cluster().await?),
             StoreName::Redlock => Servers::Redlock(Redis::masters(5).await?),
-            StoreName::Postgres => Servers::Postgres(Postgres::start(PostgresOptions::default()).await?),
+            StoreName::Postgres => {
+                Servers::Postgres(Postgres::start(PostgresOptions::default().own_clock()).await?)
+            }
             StoreName::MariaDb => Servers::MariaDb(MariaDb::start(MariaDbOptions::default()).await?),
             StoreName::Mysql => Servers::Mysql(Mysql::start(MysqlOptions::default()).await?),
             // A connection for each name that is waited for, and some of processes that were killed.
@@ -168,6 +170,15 @@ impl Servers {
             Servers::Mysql(it) => vec![it],
             Servers::Etcd(it) => it.nodes().iter().map(|it| &**it).collect(),
             Servers::ZooKeeper(it) => it.nodes().iter().map(|it| &**it).collect(),
+        }
+    }
+
+    /// Let the server's clock be off by so many milliseconds.
+    pub(crate) fn set_clock(&self, millis: i64) -> Result<(), Trouble> {
+        match self {
+            Servers::Redis(it) => Ok(it.set_clock(millis)?),
+            Servers::Postgres(it) => Ok(it.set_clock(millis)?),
+            _ => Err("these servers have no clock of their own".into()),
         }
     }
 

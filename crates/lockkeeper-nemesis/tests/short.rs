@@ -29,14 +29,21 @@ fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
 
 #[test]
 fn sqlite() -> Result<(), Trouble> {
-    torture(StoreName::Sqlite, &[Fault::ClientKill, Fault::ClientStop, Fault::CancelStorm])
+    torture(StoreName::Sqlite, &[Fault::Calm, Fault::ClientKill, Fault::ClientStop, Fault::CancelStorm])
 }
 
 #[test]
 fn redis() -> Result<(), Trouble> {
     torture(
         StoreName::Redis,
-        &[Fault::ClientStop, Fault::ServerKill, Fault::ConnectionsFull, Fault::NetDelay, Fault::DiskFull],
+        &[
+            Fault::Calm,
+            Fault::ClientStop,
+            Fault::ServerKill,
+            Fault::ConnectionsFull,
+            Fault::NetDelay,
+            Fault::DiskFull,
+        ],
     )
 }
 
@@ -57,7 +64,7 @@ fn redlock() -> Result<(), Trouble> {
 
 #[test]
 fn postgres() -> Result<(), Trouble> {
-    torture(StoreName::Postgres, &[Fault::ServerKill, Fault::NetCut])
+    torture(StoreName::Postgres, &[Fault::ServerKill, Fault::NetCut, Fault::ClockForward])
 }
 
 #[test]
@@ -87,7 +94,7 @@ fn session_locks_of_mysql() -> Result<(), Trouble> {
 
 #[test]
 fn etcd() -> Result<(), Trouble> {
-    torture(StoreName::Etcd, &[Fault::Failover, Fault::ClientStop, Fault::NetDuplicate])
+    torture(StoreName::Etcd, &[Fault::Calm, Fault::Failover, Fault::ClientStop, Fault::NetDuplicate])
 }
 
 #[test]

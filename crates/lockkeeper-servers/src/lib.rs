@@ -20,6 +20,7 @@ mod resp;
 pub mod rooms;
 pub mod runtime_drop;
 mod tls;
+mod wall_clock;
 mod zookeeper;
 
 use std::fs::{self, Permissions};

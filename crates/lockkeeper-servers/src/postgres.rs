@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::{Daemon, KitError, Port, Tls, ask, folder, give, percent, retry_ports};
 use crate::process::{Launch, chosen, eventually, find, missing};
+use crate::wall_clock::WallClock;
 
 pub(super) const USER: &str = "postgres";
 const PACKAGE: &str = "postgresql";
@@ -24,6 +25,7 @@ pub struct PostgresOptions {
     settings: Vec<String>,
     password: Option<String>,
     tls: bool,
+    own_clock: bool,
 }
 
 impl fmt::Debug for PostgresOptions {
@@ -32,6 +34,7 @@ impl fmt::Debug for PostgresOptions {
             .field("settings", &self.settings)
             .field("password", &self.password.is_some())
             .field("tls", &self.tls)
+            .field("own_clock", &self.own_clock)
             .finish()
     }
 }
@@ -51,6 +54,13 @@ impl PostgresOptions {
         self
     }
 
+    /// Give the server a wall clock of its own, which [`Postgres::set_clock`] sets.
+    #[must_use]
+    pub fn own_clock(mut self) -> Self {
+        self.own_clock = true;
+        self
+    }
+
     /// Offer TLS with fresh certificates: [`Postgres::tls`].
     #[must_use]
     pub fn tls(mut self) -> Self {
@@ -65,6 +75,7 @@ pub struct Postgres {
     daemon: Daemon,
     options: PostgresOptions,
     tls: Option<Tls>,
+    clock: Option<WallClock>,
 }
 
 impl Deref for Postgres {
@@ -180,6 +191,17 @@ impl Postgres {
         self.tls.as_ref()
     }
 
+    /// Let the server's wall clock differ by so many milliseconds from the machine's, from now on. For a server that
+    /// was started with [`PostgresOptions::own_clock`].
+    ///
+    /// # Errors
+    /// If it was not, or the file that tells it cannot be written.
+    pub fn set_clock(&self, millis: i64) -> Result<(), KitError> {
+        let clock =
+            self.clock.as_ref().ok_or_else(|| KitError::new("this server has the machine's clock"))?;
+        clock.set(millis)
+    }
+
     /// Let no file of the server grow beyond this many bytes, as on a full disk; `None` gives the space back.
     /// Sessions inherit the limit when they begin. A segment of the log has 16 MiB and must not hit it.
     ///
@@ -251,8 +273,12 @@ impl Postgres {
         for setting in &options.settings {
             launch = launch.args(["-c", setting]);
         }
+        let clock = options.own_clock.then(|| WallClock::new(folder.path())).transpose()?;
+        if let Some(clock) = &clock {
+            launch = clock.rule(launch);
+        }
         let daemon = Daemon::new(launch, folder, vec![port], move || ask::postgres(number, "postgres"));
-        Ok(Postgres { daemon, options: options.clone(), tls })
+        Ok(Postgres { daemon, options: options.clone(), tls, clock })
     }
 }
 

@@ -10,12 +10,11 @@ use tempfile::TempDir;
 
 use super::{Daemon, KitError, Port, RespClient, Tls, Value, folder, percent, retry_ports, start_all};
 use crate::process::Launch;
+use crate::wall_clock::WallClock;
 
-mod clock;
 mod cluster;
 mod sentinel;
 
-use clock::WallClock;
 pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 

@@ -29,15 +29,26 @@ impl Calls {
     }
 
     pub(crate) async fn get(&mut self, key: &str, fence: u64) -> Result<Seen, Trouble> {
-        let line = format!("get {} {key} {fence}", self.process);
-        let answer = self.ask(&line).await?;
-        let (plain, fenced) = answer.split_once(' ').ok_or("the witness is not understood")?;
-        Ok(Seen { plain: plain.parse()?, fenced: fenced.parse().ok() })
+        let line = format!("get {key} {fence}");
+        seen(&self.ask(&line).await?)
     }
 
     pub(crate) async fn put(&mut self, key: &str, fence: u64, seen: Seen) -> Result<(), Trouble> {
         let fenced = seen.fenced.map_or_else(|| "-".to_owned(), |it| it.to_string());
-        let line = format!("put {} {key} {fence} {} {fenced}", self.process, seen.plain);
+        let line = format!("put {key} {fence} {} {fenced}", seen.plain);
+        self.ask(&line).await.map(drop)
+    }
+
+    /// As a reader, who shares.
+    pub(crate) async fn look(&mut self, key: &str, fence: u64) -> Result<Seen, Trouble> {
+        let line = format!("look {key} {fence}");
+        seen(&self.ask(&line).await?)
+    }
+
+    /// Once more, if the first look was no stale one: nobody may have written meanwhile.
+    pub(crate) async fn look_again(&mut self, key: &str, fence: u64, before: Seen) -> Result<(), Trouble> {
+        let Some(fenced) = before.fenced else { return Ok(()) };
+        let line = format!("again {key} {fence} {fenced}");
         self.ask(&line).await.map(drop)
     }
 
@@ -50,4 +61,9 @@ impl Calls {
         self.write.write_all(format!("{line}\n").as_bytes()).await?;
         Ok(self.answers.next_line().await?.ok_or("the witness is gone")?)
     }
+}
+
+fn seen(answer: &str) -> Result<Seen, Trouble> {
+    let (plain, fenced) = answer.split_once(' ').ok_or("the witness is not understood")?;
+    Ok(Seen { plain: plain.parse()?, fenced: fenced.parse().ok() })
 }

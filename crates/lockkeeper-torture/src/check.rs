@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::history::{Belief, History};
 use crate::keys;
+use crate::order::{self, Passed};
 
 /// What the checks found.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Findings {
     pub overlaps: Vec<(u64, String)>,
     /// Grants whose fence is not larger than that of one before, but for hand-ons by losers.
     pub disorder: Vec<(u64, String)>,
+    /// Processes that stood in a line and were passed too often.
+    pub passed: Vec<Passed>,
     /// The longest that anybody waited for a guard, in nanoseconds, whether or not it was given one.
     pub longest_wait: u64,
     /// For each guard that was lost while its process ran: how long after the next one had the lock it was told, in
@@ -31,7 +34,7 @@ pub struct Findings {
 
 /// Check what all believed. `paused` are the spans in which the process of a history stood still.
 pub fn check(history: &History, paused: &[(String, Range<u64>)]) -> Findings {
-    let mut found = Findings::default();
+    let mut found = Findings { passed: order::passed(history), ..Findings::default() };
     for it in &history.beliefs {
         found.grants.push(it.from);
         let how = it.how.first().map_or("joined", String::as_str);

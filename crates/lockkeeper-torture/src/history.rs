@@ -46,6 +46,20 @@ pub struct Starved {
     pub until: u64,
 }
 
+/// A process stood in the store's line for a lock, and was given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stood {
+    /// The history it stands in.
+    pub who: String,
+    /// What was waited for.
+    pub key: String,
+    /// When the store had surely given it a place.
+    pub from: u64,
+    /// When it was given the lock.
+    pub until: u64,
+}
+
 /// What all processes believed.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -58,6 +72,8 @@ pub struct History {
     pub failed: BTreeMap<String, u64>,
     /// Those that waited too long.
     pub starved: Vec<Starved>,
+    /// How long processes stood in line.
+    pub stood: Vec<Stood>,
 }
 
 /// What can be given, whether it takes a room, and how it is known.
@@ -95,7 +111,11 @@ impl History {
         let missing = kinds
             .into_iter()
             .filter(|(_, in_rooms, is)| (has_rooms || !in_rooms) && !self.beliefs.iter().any(is));
-        missing.map(|it| format!("nobody was ever given {}", it.0)).collect()
+        let mut missing: Vec<String> = missing.map(|it| format!("nobody was ever given {}", it.0)).collect();
+        if self.stood.is_empty() {
+            missing.push("nobody was ever given a lock after it had stood in the store's queue".to_owned());
+        }
+        missing
     }
 
     fn add(&mut self, name: &str, text: &str) -> Result<(), Trouble> {
@@ -111,6 +131,10 @@ impl History {
             }
             if word == "starved" {
                 self.starved.push(starved(name, rest).ok_or_else(bad)?);
+                continue;
+            }
+            if word == "stood" {
+                self.stood.push(stood(name, rest).ok_or_else(bad)?);
                 continue;
             }
             let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -134,10 +158,19 @@ impl History {
 }
 
 fn starved(name: &str, rest: &str) -> Option<Starved> {
+    let (asked, until, key) = span(rest)?;
+    Some(Starved { who: name.to_owned(), key, asked, until })
+}
+
+fn stood(name: &str, rest: &str) -> Option<Stood> {
+    let (from, until, key) = span(rest)?;
+    Some(Stood { who: name.to_owned(), key, from, until })
+}
+
+fn span(rest: &str) -> Option<(u64, u64, String)> {
     let words: Vec<&str> = rest.splitn(3, ' ').collect();
-    let [asked, until, key] = words[..] else { return None };
-    let (asked, until) = (asked.parse().ok()?, until.parse().ok()?);
-    Some(Starved { who: name.to_owned(), key: key.to_owned(), asked, until })
+    let [from, until, key] = words[..] else { return None };
+    Some((from.parse().ok()?, until.parse().ok()?, key.to_owned()))
 }
 
 fn belief(name: &str, id: u64, rest: &str) -> Option<Belief> {
@@ -166,7 +199,7 @@ mod tests {
     #[test]
     fn what_a_worker_writes_is_read_back_and_half_a_line_is_left_out() {
         let mut history = History::default();
-        let text = "had 1 1 1 10 20 store p/hot=7\nsure 1 25\nfailed cancelled\nstarved 1 61 p/a p/b\n\
+        let text = "had 1 1 1 10 20 store p/hot=7\nsure 1 25\nfailed cancelled\nstarved 1 61 p/a p/b\nstood 2 9 p/hot\n\
                     had 2 1 3 30 40 warm,store p/a=8,p/b=9\n\
                     sure 1 30\ntold 1 31\nend 1\nlate 2 it says so\nsure 2 4";
         history.add("w", text).unwrap();
@@ -178,13 +211,17 @@ mod tests {
         assert_eq!(two.how, ["warm", "store"]);
         let [starved] = &history.starved[..] else { panic!("{history:?}") };
         assert_eq!((starved.asked, starved.until, starved.key.as_str()), (1, 61, "p/a p/b"));
+        let stood = Stood { who: "w".to_owned(), key: "p/hot".to_owned(), from: 2, until: 9 };
+        assert_eq!(history.stood, [stood]);
     }
 
     #[test]
     fn what_nobody_was_given_is_named_where_it_could_have_been() {
         let mut history = History::default();
-        assert_eq!(history.never_given(false), ["nobody was ever given a pair of locks"]);
-        assert_eq!(history.never_given(true).len(), 4);
+        let line = "nobody was ever given a lock after it had stood in the store's queue";
+        assert_eq!(history.never_given(false), ["nobody was ever given a pair of locks", line]);
+        assert_eq!(history.never_given(true).len(), 5);
+        history.add("w", "stood 1 2 p/hot\n").unwrap();
         let text = "had 1 1 1 1 1 store,store p/cool-0=1,p/cool-1=1\nhad 2 1 1000 1 1 store p/room=1\n\
                     had 3 1000 1000 1 1 store p/room=2\n";
         history.add("w", text).unwrap();
@@ -195,9 +232,14 @@ mod tests {
 
     #[test]
     fn a_line_that_no_worker_writes_is_an_error() {
-        for text in
-            ["nonsense\n", "had 1 1\n", "sure 5 1\n", "had 1 1 1 1 1 store k=1\nsure 1 x\n", "starved 1 k\n"]
-        {
+        for text in [
+            "nonsense\n",
+            "had 1 1\n",
+            "sure 5 1\n",
+            "had 1 1 1 1 1 store k=1\nsure 1 x\n",
+            "starved 1 k\n",
+            "stood 1 k\n",
+        ] {
             assert!(History::default().add("w", text).is_err(), "{text}");
         }
     }

@@ -13,7 +13,7 @@
 //! - **G**: the guards that were valid at once do not fit together, or a process handed on a lock that the store had given to
 //!   somebody else meanwhile. Never, where a store promises exclusion.
 //! - **E**: updates that were lost at a resource that does not check fences. No lease can prevent it: it is a figure.
-//! - **F**: the same at a resource that checks them, and fences that did not grow, but for such hand-ons, which are G and are
+//! - **F**: the same at a resource that checks them, what changed there between two looks of a reader, and fences that did not grow, but for such hand-ons, which are G and are
 //!   refused by whatever checks fences. Never.
 //!
 //! A part of the `lockkeeper` command (feature `torture`) and of `cargo xtask torture`. It is no library for others.
@@ -21,12 +21,14 @@
 mod calls;
 mod check;
 mod crew;
+mod deed;
 mod dice;
 mod grip;
 mod history;
 mod how;
 mod keys;
 mod log;
+mod order;
 mod rhythm;
 mod user;
 mod verdict;
@@ -36,8 +38,9 @@ mod worker;
 pub use check::{Findings, check};
 pub use crew::{Crew, Ended, Order, Plan};
 pub use dice::Dice;
-pub use history::{Belief, History, Starved};
+pub use history::{Belief, History, Starved, Stood};
 pub use keys::leftovers;
+pub use order::Passed;
 pub use user::{Wish, torture};
 pub use verdict::{Episode, Verdict};
 pub use witness::{Counts, Witness};

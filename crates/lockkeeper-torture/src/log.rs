@@ -8,6 +8,7 @@
 //! end ID                                                       given back, dropped or lost
 //! failed WORD                                                  a request that ended without a guard
 //! starved ASKED AT KEY                                         it was given up because it had waited too long
+//! stood FROM UNTIL KEY                                         so long the process stood in the store's line, and was given it
 //! ```
 //! Times are nanoseconds of the clock that all processes share.
 
@@ -59,6 +60,10 @@ impl Log {
 
     pub(crate) fn starved(&self, asked: Moment, at: Moment, key: &str) {
         self.line(format_args!("starved {} {} {key}", asked.as_nanos(), at.as_nanos()));
+    }
+
+    pub(crate) fn stood(&self, from: Moment, until: Moment, key: &str) {
+        self.line(format_args!("stood {} {} {key}", from.as_nanos(), until.as_nanos()));
     }
 
     pub(crate) fn failed(&self, word: &str) {

@@ -37,6 +37,10 @@ pub struct Wish {
     pub ttl_max: Duration,
     /// Whether what is left behind stays for as long as its process lives, whatever its ttl.
     pub by_session: bool,
+    /// Whether the store promises that whoever asks first is served first.
+    pub in_order: bool,
+    /// Whether the store has readers, writers and permits.
+    pub has_rooms: bool,
     /// How long the user has to break something; nothing is asked of him if it is zero.
     pub span: Duration,
     /// Names everything that is left to chance.
@@ -55,6 +59,8 @@ impl Wish {
             ttl: Duration::from_secs(5),
             ttl_max: Duration::MAX,
             by_session: false,
+            in_order: false,
+            has_rooms: false,
             span: Duration::from_secs(30),
             seed,
         }
@@ -73,6 +79,16 @@ impl Wish {
             return (self.ttl, self.quiet_max());
         }
         (long, long / 2)
+    }
+
+    /// For how long the store may keep locks of workers that were killed.
+    pub fn longest_ttl(&self) -> Duration {
+        self.storm().0
+    }
+
+    /// Whether a request that waited in vain breaks a promise: not where the user may have broken his deployment for longer.
+    fn nobody_starves(&self) -> bool {
+        self.in_order && !self.by_session && self.span < HANG / 2
     }
 }
 
@@ -121,11 +137,18 @@ impl Step {
         if self != Step::Yours {
             return None;
         }
-        match url.split(':').next().unwrap_or_default() {
+        match scheme(url) {
             "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
                 Some("a replica may not have been told of a grant when it takes over")
             }
-            _ if url.contains("mode=session") => Some(
+            "redis" | "rediss" if guard(url).is_none_or(|it| it == "off") => Some(
+                "a server that comes back without what it had confirmed gives it again; `restart_guard` in the URL, or \
+                 `appendonly yes` with `appendfsync always`, keeps others out",
+            ),
+            "redlock" | "redlocks" if guard(url) == Some("off") => Some(
+                "a server that comes back without its memory votes again at once; leave out `restart_guard=off`",
+            ),
+            _ if settings(url).any(|it| it == "mode=session") => Some(
                 "a lock ends with its connection, and its holder hears of it a moment after the next one has it",
             ),
             _ => None,
@@ -133,9 +156,21 @@ impl Step {
     }
 }
 
+fn scheme(url: &str) -> &str {
+    url.split(':').next().unwrap_or_default()
+}
+
+fn settings(url: &str) -> impl Iterator<Item = &str> {
+    url.split_once('?').map_or("", |it| it.1).split('&')
+}
+
+fn guard(url: &str) -> Option<&str> {
+    settings(url).find_map(|it| it.strip_prefix("restart_guard="))
+}
+
 /// What is worth breaking, by the scheme of the URL.
 fn advice(url: &str) -> &'static str {
-    match url.split(':').next().unwrap_or_default() {
+    match scheme(url) {
         "redis+sentinel" | "rediss+sentinel" => {
             "Run a failover now: `SENTINEL FAILOVER <service>` on a sentinel"
         }
@@ -143,7 +178,7 @@ fn advice(url: &str) -> &'static str {
         "redis" | "rediss" => "Restart the server, or let it stand still: `CLIENT PAUSE 10000`",
         "redlock" | "redlocks" => "Stop or restart one of the servers, not more than a minority",
         "postgres" | "postgresql" => {
-            "Restart the server, promote a standby, or end sessions: `pg_terminate_backend`"
+            "Restart the server, promote a synchronous standby, or end sessions: `pg_terminate_backend`"
         }
         "mysql" | "mariadb" => "Restart the server, or end sessions: `KILL <id>`",
         "etcd" | "etcds" => "Let another lead: `etcdctl move-leader`, or restart one of the servers",
@@ -190,6 +225,10 @@ pub async fn torture(
         if *step == Step::CancelStorm {
             episode.orphans = leftovers(&*store, &crew.storm_prefix(), storm_quiet_max).await?;
         }
+        if episode.unpromised.is_some() {
+            // Until nobody believes any more what the store may have forgotten.
+            Clock::boot().sleep(wish.ttl).await;
+        }
         episode.end(now(), before, crew.witness().counts());
         let stuck = !episode.stuck.is_empty();
         episodes.push(episode);
@@ -203,9 +242,12 @@ pub async fn torture(
     // Nobody asks any more: looking for what is left is no gap between grants.
     end.end(now(), before, counts);
     end.stuck = stuck;
+    let untried = history.never_given(wish.has_rooms);
     end.orphans = leftovers(&*store, &prefix, wish.quiet_max()).await?;
     episodes.push(end);
-    Ok(Verdict::new(&wish.shown, wish.seed, history, findings, episodes))
+    let mut verdict = Verdict::new(&wish.shown, wish.seed, history, findings, episodes);
+    (verdict.in_order, verdict.untried) = (wish.nobody_starves(), untried);
+    Ok(verdict)
 }
 
 async fn strike(step: Step, wish: &Wish, crew: &mut Crew, dice: &mut Dice) -> Result<(), Trouble> {
@@ -259,9 +301,35 @@ mod tests {
             assert!(Step::Yours.words(&wish(url)).contains("is not promised then: "), "{url}");
             assert!(Step::Calm.unpromised(url).is_none(), "{url}");
         }
-        for url in ["redis://a", "redlock://a,b,c", "postgres://a/b", "sqlite:x"] {
+        for url in ["redlock://a,b,c", "redlock://a,b,c?restart_guard=1m", "postgres://a/b", "sqlite:x"] {
             assert!(Step::Yours.unpromised(url).is_none(), "{url}");
         }
+    }
+
+    #[test]
+    fn a_restart_by_our_advice_is_no_broken_promise_where_the_server_may_forget() {
+        let wish = |url: &str| Wish::new("x".into(), url, "shown", 1);
+        for url in ["redis://a", "rediss://:b@a?timeout=1s", "redis://a?restart_guard=off"] {
+            let words = Step::Yours.words(&wish(url));
+            assert!(
+                words.contains("Restart the server") && words.contains("is not promised then: "),
+                "{url}"
+            );
+            assert!(words.contains("`restart_guard` in the URL"), "{words}");
+        }
+        assert!(Step::Yours.unpromised("redlock://a,b,c?restart_guard=off").is_some());
+        // Whoever asked for the promise is told if it is broken.
+        assert!(Step::Yours.unpromised("redis://a?timeout=1s&restart_guard=10s").is_none());
+    }
+
+    #[test]
+    fn nobody_starves_where_the_line_has_an_order_unless_the_user_breaks_it_for_long() {
+        let mut wish = Wish::new("x".into(), "sqlite:x", "shown", 1);
+        assert!(!wish.nobody_starves());
+        wish.in_order = true;
+        assert!(wish.nobody_starves());
+        wish.span = HANG;
+        assert!(!wish.nobody_starves());
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct Verdict {
     pub starved: Vec<Starved>,
     /// Whether the store promises that whoever asks first is served first, also beside faults: then nobody may starve.
     pub in_order: bool,
+    /// What nobody was ever given, in words: the run says nothing of it.
+    pub untried: Vec<String>,
 }
 
 /// A loser that is told by so much later than the next one had the lock is told too late, in nanoseconds: no machine is so
@@ -97,6 +99,7 @@ impl Verdict {
             failed: history.failed.into_iter().collect(),
             starved: history.starved,
             in_order: false,
+            untried: Vec::new(),
         };
         let lags = verdict.lags_behind().into_iter().filter(|it| LATE_MAX < *it);
         let late = lags.map(|it| format!("a loser was told {} after the next had the lock", span(it)));
@@ -117,7 +120,8 @@ impl Verdict {
 
     /// What broke no promise and should be known, in sentences.
     pub fn remarks(&self) -> Vec<String> {
-        let mut all = Vec::new();
+        let mut all: Vec<String> =
+            self.untried.iter().map(|it| format!("{it}: this run says nothing of it.")).collect();
         if !self.starved.is_empty() && !self.in_order {
             all.push(format!(
                 "{} requests were given up after a minute in vain: who comes first is not promised here, or not \
@@ -144,6 +148,17 @@ impl Verdict {
     /// G where exclusion is promised, guards that do not fit together and hand-ons by losers: what lies in an episode without that promise, or in the moments after it, is not counted.
     pub fn overlaps(&self) -> Vec<&str> {
         self.findings.overlaps.iter().filter(|it| !self.excused(it.0)).map(|it| it.1.as_str()).collect()
+    }
+
+    /// Those who stood in line and were passed again and again, where the store promises an order: while nothing was broken,
+    /// because a process that stands still or is cut off loses its place.
+    pub fn passed(&self) -> Vec<&str> {
+        let is_calm = |from: u64, at: u64| {
+            let is_struck = |it: &Episode| it.fault != "calm" && it.span.start <= at && from < it.span.end;
+            !self.episodes.iter().any(is_struck)
+        };
+        let all = self.findings.passed.iter().filter(|it| self.in_order && is_calm(it.from, it.at));
+        all.map(|it| it.what.as_str()).collect()
     }
 
     /// E.
@@ -187,7 +202,7 @@ impl Verdict {
 
     /// Whether every promise was kept, and something was tried at all.
     pub fn is_kept(&self) -> bool {
-        self.grants() != 0 && self.is_safe() && self.stuck().is_empty()
+        self.grants() != 0 && self.is_safe() && self.passed().is_empty() && self.stuck().is_empty()
     }
 
     /// The broken promises, a line for each, at most so many of a kind.
@@ -207,6 +222,7 @@ impl Verdict {
         let fenced = format!("{fenced} updates were lost although fences were checked");
         add("F", if fenced.starts_with("0 ") { Vec::new() } else { vec![&fenced] });
         add("orphan", self.orphans());
+        add("order", self.passed());
         add("late", self.late.iter().map(String::as_str).collect());
         add("stuck", self.stuck().iter().map(String::as_str).collect());
         text
@@ -263,6 +279,7 @@ impl fmt::Display for Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Passed;
 
     fn verdict(overlaps: &[u64], unpromised: Option<&'static str>) -> Verdict {
         let findings = Findings {
@@ -319,6 +336,12 @@ mod tests {
         assert!(
             !starved.is_kept() && starved.complaints(3).contains("w1 asked for k and gave up after 60.00s")
         );
+        let mut passed = verdict(&[], None);
+        let by = |from, at| Passed { from, at, what: "k: passed".to_owned() };
+        passed.findings.passed = vec![by(5, 14), by(5, 20), by(20, 30)];
+        assert!(passed.is_kept(), "no order is promised");
+        passed.in_order = true;
+        assert!(!passed.is_kept() && passed.complaints(3) == "order: k: passed\n", "only while all is calm");
         let mut refused = verdict(&[], None);
         let why = "release: refused-for-good: its disk: gone".to_owned();
         refused.failed = vec![("cancelled".to_owned(), 3), (why, 2)];

@@ -2,9 +2,11 @@
 //! to them. It lives in the parent, which no fault touches, and sees everything in one order.
 //!
 //! ```text
-//! get PROCESS KEY FENCE            → PLAIN FENCED     the two numbers; `-` for the second if the fence is stale
-//! put PROCESS KEY FENCE PLAIN FENCED → ok | stale     the numbers that were read: one is added to each
-//! tick PROCESS                     → ok               a round that protects nothing is done
+//! get KEY FENCE               → PLAIN FENCED       the two numbers; `-` for the second if the fence is stale
+//! put KEY FENCE PLAIN FENCED  → ok | stale         the numbers that were read: one is added to each
+//! look KEY FENCE              → PLAIN FENCED       the same as `get`, for one who shares
+//! again KEY FENCE FENCED      → ok | stale         what such a one has read must still be there
+//! tick PROCESS                → ok                 a round is done
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +28,7 @@ use crate::Trouble;
 pub struct Counts {
     /// Updates that overwrote one they had not read, where nobody checks fences: E.
     pub lost: u64,
-    /// The same, although fences are checked: F.
+    /// The same, although fences are checked, and what changed under the eyes of a reader: F.
     pub fenced_lost: u64,
     /// Reads and writes that a fence refused.
     pub refused: u64,
@@ -69,8 +71,16 @@ struct State {
 struct Numbers {
     plain: u64,
     fenced: u64,
-    /// The largest fence seen.
+    /// The largest fence of anybody who was alone.
     fence: u64,
+    /// The largest fence of a reader. Readers do not refuse each other, and refuse an earlier writer.
+    shared: u64,
+}
+
+impl Numbers {
+    fn refuses_writer(&self, fence: u64) -> bool {
+        fence < self.fence.max(self.shared)
+    }
 }
 
 impl Witness {
@@ -139,9 +149,12 @@ impl Shared {
                 self.count(process);
                 Some("ok".to_owned())
             }
-            ["get", _, key, fence] => Some(self.state().get(key, fence.parse().ok()?)),
-            ["put", process, key, fence, plain, fenced] => {
-                self.count(process);
+            ["get", key, fence] => Some(self.state().get(key, fence.parse().ok()?)),
+            ["look", key, fence] => Some(self.state().look(key, fence.parse().ok()?)),
+            ["again", key, fence, fenced] => {
+                Some(self.state().again(key, fence.parse().ok()?, fenced.parse().ok()?))
+            }
+            ["put", key, fence, plain, fenced] => {
                 let (fence, plain) = (fence.parse().ok()?, plain.parse().ok()?);
                 Some(self.state().put(key, fence, plain, fenced.parse().ok()))
             }
@@ -158,12 +171,33 @@ impl State {
     fn get(&mut self, key: &str, fence: u64) -> String {
         let numbers = self.numbers.entry(key.to_owned()).or_default();
         // Reading raises the fence: otherwise an old writer could slip in between our read and our first write.
-        if fence < numbers.fence {
+        if numbers.refuses_writer(fence) {
             self.counts.refused += 1;
             return format!("{} -", numbers.plain);
         }
         numbers.fence = fence;
         format!("{} {}", numbers.plain, numbers.fenced)
+    }
+
+    fn look(&mut self, key: &str, fence: u64) -> String {
+        let numbers = self.numbers.entry(key.to_owned()).or_default();
+        if fence < numbers.fence {
+            self.counts.refused += 1;
+            return format!("{} -", numbers.plain);
+        }
+        numbers.shared = numbers.shared.max(fence);
+        format!("{} {}", numbers.plain, numbers.fenced)
+    }
+
+    fn again(&mut self, key: &str, fence: u64, fenced: u64) -> String {
+        let numbers = self.numbers.entry(key.to_owned()).or_default();
+        if fence < numbers.fence {
+            self.counts.refused += 1;
+            return "stale".to_owned();
+        }
+        // A writer with a larger fence would refuse us now, and one with a smaller fence was refused because of us.
+        self.counts.fenced_lost += u64::from(numbers.fenced != fenced);
+        "ok".to_owned()
     }
 
     fn put(&mut self, key: &str, fence: u64, plain: u64, fenced: Option<u64>) -> String {
@@ -172,7 +206,7 @@ impl State {
         self.counts.lost += u64::from(numbers.plain != plain);
         numbers.plain = plain + 1;
         let Some(fenced) = fenced else { return "stale".to_owned() };
-        if fence < numbers.fence {
+        if numbers.refuses_writer(fence) {
             self.counts.refused += 1;
             return "stale".to_owned();
         }
@@ -215,19 +249,51 @@ mod tests {
     fn an_update_that_was_not_read_is_lost_and_a_stale_one_is_refused() {
         let shared = Shared::default();
         let ask = |line: &str| shared.answer(line).unwrap();
-        assert_eq!(ask("get a k 5"), "0 0");
-        assert_eq!(ask("get b k 6"), "0 0");
-        assert_eq!(ask("put b k 6 0 0"), "ok");
+        assert_eq!(ask("get k 5"), "0 0");
+        assert_eq!(ask("get k 6"), "0 0");
+        assert_eq!(ask("put k 6 0 0"), "ok");
         // The old holder wakes: its plain update overwrites the other, its fenced one is refused.
-        assert_eq!(ask("put a k 5 0 0"), "stale");
-        assert_eq!(ask("get a k 5"), "1 -");
+        assert_eq!(ask("put k 5 0 0"), "stale");
+        assert_eq!(ask("get k 5"), "1 -");
         let counts = shared.state().counts;
         assert_eq!(counts, Counts { lost: 1, fenced_lost: 0, refused: 2, puts: 2 });
         // Two with one fence: nobody is refused, and an update is lost all the same.
-        assert_eq!((ask("get a k 7"), ask("get b k 7")), ("1 1".to_owned(), "1 1".to_owned()));
-        assert_eq!((ask("put a k 7 1 1"), ask("put b k 7 1 1")), ("ok".to_owned(), "ok".to_owned()));
+        assert_eq!((ask("get k 7"), ask("get k 7")), ("1 1".to_owned(), "1 1".to_owned()));
+        assert_eq!((ask("put k 7 1 1"), ask("put k 7 1 1")), ("ok".to_owned(), "ok".to_owned()));
         assert_eq!(shared.state().counts.fenced_lost, 1);
+        assert_eq!((ask("tick b"), ask("tick b")), ("ok".to_owned(), "ok".to_owned()));
         assert_eq!(shared.rounds.borrow()["b"], 2);
         assert_eq!(shared.answer("nonsense"), None);
+    }
+
+    #[test]
+    fn readers_do_not_refuse_each_other_and_are_refused_after_a_later_writer() {
+        let shared = Shared::default();
+        let ask = |line: &str| shared.answer(line).unwrap();
+        assert_eq!(
+            [ask("get k 4"), ask("put k 4 0 0"), ask("look k 6"), ask("look k 5")],
+            ["0 0", "ok", "1 1", "1 1"]
+        );
+        assert_eq!([ask("again k 5 1"), ask("again k 6 1")], ["ok", "ok"]);
+        // An earlier writer comes too late, because somebody reads by now.
+        assert_eq!([ask("get k 5"), ask("put k 5 1 1")], ["1 -", "stale"]);
+        assert_eq!(shared.state().counts.fenced_lost, 0);
+        // A later one may: then the readers are those who are late.
+        assert_eq!(
+            [ask("get k 7"), ask("put k 7 2 1"), ask("again k 6 1"), ask("look k 6")],
+            ["2 1", "ok", "stale", "3 -"]
+        );
+        assert_eq!(shared.state().counts.fenced_lost, 0);
+    }
+
+    #[test]
+    fn a_writer_with_the_fence_of_a_reader_is_found_by_what_the_reader_sees() {
+        let shared = Shared::default();
+        let ask = |line: &str| shared.answer(line).unwrap();
+        assert_eq!(
+            [ask("look k 5"), ask("get k 5"), ask("put k 5 0 0"), ask("again k 5 0")],
+            ["0 0", "0 0", "ok", "ok"]
+        );
+        assert_eq!(shared.state().counts.fenced_lost, 1);
     }
 }

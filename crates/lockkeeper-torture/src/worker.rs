@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::Trouble;
 use crate::calls::Calls;
+use crate::deed::Deed;
 use crate::dice::Dice;
 use crate::grip::Grip;
 use crate::how::How;
@@ -140,7 +141,7 @@ fn obey(orders: &watch::Sender<Mode>) {
 async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
     let clock = Clock::boot();
     let log = Arc::new(Log::create(&job.folder.join(format!("{}.history", job.name)))?);
-    let how = How::default();
+    let how = How::new(clock.clone(), Arc::clone(&log));
     let locker = open(&job, &how, &clock).await?;
     let mut dice = Dice::seeded(job.seed);
     let mut tasks = JoinSet::new();
@@ -280,35 +281,33 @@ impl Task {
             Kind::Cool | Kind::Two => Crowd::Comes,
             _ => Crowd::Waits,
         };
-        let writes = held.first().filter(|_| load.0 == load.1 && kind != Kind::Permits);
-        self.hold(id, grip, crowd, writes).await?;
+        let deed = match kind {
+            Kind::Read => Deed::of_reader(&held, &mut self.calls).await?,
+            Kind::Permits => Deed::Nothing,
+            _ => Deed::of_writer(&held, &mut self.calls).await?,
+        };
+        self.hold(id, grip, crowd, deed).await?;
         if kind == Kind::Own {
             self.clock.sleep(Rhythm::rest(&mut self.dice, self.ttl)).await;
         }
         Ok(())
     }
 
-    /// Read under the lock, take a while, write if the guard still says that it may, and give it back.
+    /// What was read under the lock is kept for a while; then it is written if the guard still says that it may, and the
+    /// guard is given back.
     async fn hold(
         &mut self,
         id: u64,
         grip: Grip,
         crowd: Crowd,
-        writes: Option<&(String, u64)>,
+        deed: Deed,
     ) -> std::result::Result<(), Trouble> {
-        let seen = match writes {
-            Some((key, fence)) => Some((key, *fence, self.calls.get(key, *fence).await?)),
-            None => None,
-        };
         let span = self.pace.hold(self.clock.now(), crowd, &mut self.dice);
         self.watch(id, &grip, span).await;
         // Half of them look once more before they write, the others trust that it went well. Also between the look and
         // the write a process may be stopped for as long as you like. Both is E, and must not become F.
         let looks = self.dice.below(2) == 0;
-        match seen {
-            Some((key, fence, seen)) if !looks || grip.is_valid() => self.calls.put(key, fence, seen).await?,
-            _ => self.calls.tick().await?,
-        }
+        deed.end(!looks || grip.is_valid(), &mut self.calls).await?;
         let at = self.clock.now();
         if grip.is_valid() {
             self.log.sure(id, at);

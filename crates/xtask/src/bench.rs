@@ -29,13 +29,24 @@ pub(crate) fn growth(words: &[&str]) -> Result<(), String> {
     let (page, plot) = (at("docs/growth.md"), at("docs/growth.svg"));
     let words = [&["growth", "--page", &page, "--plot", &plot][..], words].concat();
     let grown = shell::step("growth", &at(PROGRAM), &words);
-    let listed = fs::read_to_string(at("docs/SUMMARY.md")).is_ok_and(|it| it.contains("(growth.md)"));
-    if !listed {
-        shell::say(
-            "docs/SUMMARY.md does not list the page: add `- [Growth](growth.md)` beside the benchmarks",
-        );
+    // Also if a store had no answer: the page is there, and says so.
+    if shell::root().join("docs/growth.md").exists() {
+        let summary = at("docs/SUMMARY.md");
+        let text = fs::read_to_string(&summary).map_err(|it| format!("{summary}: {it}"))?;
+        fs::write(&summary, listed(&text)?).map_err(|it| format!("{summary}: {it}"))?;
     }
     grown
+}
+
+/// The list of all pages with that of growth, after the benchmarks.
+fn listed(summary: &str) -> Result<String, String> {
+    const BEFORE: &str = "- [Benchmarks](benchmarks.md)\n";
+    const GROWTH: &str = "- [Growth](growth.md)\n";
+    if summary.contains(GROWTH) {
+        return Ok(summary.to_owned());
+    }
+    let (before, after) = summary.split_once(BEFORE).ok_or("docs/SUMMARY.md does not list the benchmarks")?;
+    Ok(format!("{before}{BEFORE}{GROWTH}{after}"))
 }
 
 fn of_page(error: &std::io::Error) -> String {
@@ -93,7 +104,7 @@ fn renewed(page: &str, tables: &str, stamp: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{renewed, stamp_of};
+    use super::{listed, renewed, stamp_of};
 
     #[test]
     fn a_section_says_what_it_is_of() {
@@ -121,5 +132,13 @@ mod tests {
     #[test]
     fn a_page_that_holds_nothing_yet_gets_all_sections() {
         assert_eq!(renewed("# All\n", "\n## One\n\nx\n", "Now."), "# All\n\n## One\n\nNow.\n\nx\n");
+    }
+
+    #[test]
+    fn the_page_of_growth_is_listed_once_beside_the_benchmarks() {
+        let once = listed("- [Benchmarks](benchmarks.md)\n- [Rivals](rivals.md)\n").unwrap();
+        assert_eq!(once, "- [Benchmarks](benchmarks.md)\n- [Growth](growth.md)\n- [Rivals](rivals.md)\n");
+        assert_eq!(listed(&once).as_deref(), Ok(once.as_str()));
+        assert!(listed("- [Rivals](rivals.md)\n").is_err());
     }
 }

@@ -39,7 +39,8 @@ cargo xtask COMMAND
   tests [WORD]   build all test programs, and run those with a word in their names, or all, several at once
   mutants [NAME] plant mistakes into a copy, all or those named; the test that each names must turn red
   torture [STORE…] [--seconds N] [--seed N] [--faults A,B] [--write]
-                 break real servers and clients while locks are fought for; --write renews docs/torture.md
+                 break real servers and clients while locks are fought for; --write renews docs/torture.md. Exit code 1: a
+                 promise was broken; 2: it could not be run
   torture 2pc [--crashes N] [--lost N] [--seed N] [--calm] [--write]
                  kill coordinators of two-phase commit and their servers; --write renews docs/torture-2pc.md
   torture --mutants [NAME…]
@@ -70,6 +71,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         });
     }
+    if let ["torture", words @ ..] = words.as_slice() {
+        return torture::run(words).unwrap_or_else(|it| {
+            shell::complain(&it);
+            ExitCode::from(torture::NOT_RUN)
+        });
+    }
     let done = match words.as_slice() {
         ["test"] => install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| test()),
         ["test", "--quick"] => test(),
@@ -83,7 +90,6 @@ fn main() -> ExitCode {
         ["mutants", names @ ..] => {
             install::missing().and_then(|()| servers::get_for_tests()).and_then(|()| mutants::run(names))
         }
-        ["torture", words @ ..] => torture::run(words),
         ["tidy"] => tidy::check().and_then(|()| mutants::check()).and_then(|()| licences::check()),
         ["errors"] => errors::write(),
         ["features"] => features::check(),

@@ -194,6 +194,8 @@ struct Outcome {
     torture: Vec<String>,
     /// Those of them in which a promise was broken.
     broken: Vec<String>,
+    /// Deployments of which it says nothing, because it could not be run.
+    unrun: Vec<String>,
 }
 
 impl Entry {
@@ -268,13 +270,17 @@ impl Outcome {
 
     /// Add what the torture of a deployment printed.
     fn tortured(&mut self, store: &str, text: &str, kept: bool) {
-        let last = text.lines().rfind(|it| it.starts_with("torture: "));
-        self.torture.push(last.unwrap_or("it did not come to an end").to_owned());
+        let Some(last) = text.lines().rfind(|it| it.starts_with("torture: ")) else {
+            // A server that did not start has broken nothing.
+            self.torture.push("it did not come to an end".to_owned());
+            return self.unrun.push(store.to_owned());
+        };
+        self.torture.push(last.to_owned());
         self.broken.extend((!kept).then(|| store.to_owned()));
     }
 
     fn is_good(&self) -> bool {
-        self.failed.is_empty() && self.broken.is_empty()
+        self.failed.is_empty() && self.broken.is_empty() && self.unrun.is_empty()
     }
 
     fn row(&self, entry: &Entry) -> String {
@@ -287,6 +293,7 @@ impl Outcome {
         differs.extend(
             self.broken.iter().map(|it| format!("**a promise was broken** in the torture of `{it}`")),
         );
+        differs.extend(self.unrun.iter().map(|it| format!("the torture of `{it}` could not be run")));
         differs.extend((!entry.differs.is_empty()).then(|| entry.differs.to_owned()));
         let differs = if differs.is_empty() { "nothing".to_owned() } else { differs.join("; ") };
         format!("| {} | {} | {cases} | {} | {differs} |", entry.server, self.version, torture.join("<br>"))
@@ -352,8 +359,15 @@ mod tests {
             !outcome.is_good() && row.ends_with("| **a promise was broken** in the torture of `cluster` |"),
             "{row}"
         );
+    }
+
+    #[test]
+    fn a_torture_that_could_not_be_run_has_broken_no_promise_and_is_no_good_row() {
+        let mut outcome = Outcome { version: "v9".to_owned(), ..Outcome::default() };
         outcome.tortured("sentinel", "", false);
-        assert!(outcome.row(&REDIS).contains("`it did not come to an end`"));
+        let row = outcome.row(&REDIS);
+        assert!(!outcome.is_good() && row.contains("`it did not come to an end`"), "{row}");
+        assert!(row.ends_with("| the torture of `sentinel` could not be run |"), "{row}");
     }
 
     #[test]

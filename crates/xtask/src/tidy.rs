@@ -44,7 +44,7 @@ pub(crate) fn check() -> Result<(), String> {
         if let Some(path) = name.strip_prefix(CORE) {
             core.push((path.to_owned(), text.clone()));
         }
-        sources.push(text);
+        sources.push((name, text));
     }
     core.sort();
     circle::check(&core, &mut complaints);

@@ -8,7 +8,7 @@ use lockkeeper_core::Clock;
 use lockkeeper_core::inspect::DynInspect;
 
 use super::sheet::Figures;
-use super::tell;
+use super::{Spans, tell};
 use crate::Answer;
 use crate::measure::per;
 use crate::redis::tally::cpu_seconds;
@@ -16,9 +16,6 @@ use crate::report::say;
 use crate::site::{Site, resident};
 
 const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
-const TTL: Duration = Duration::from_secs(15);
-/// As long as a renewal lasts: each lock is renewed once in it, wherever it begins.
-const WATCH: Duration = Duration::from_secs(5);
 /// What would take longer than this to take is not taken.
 const TAKE_MAX: Duration = Duration::from_secs(25);
 /// What would need more of this process's memory is not taken, either.
@@ -71,11 +68,17 @@ impl Held {
 
 /// As many as can be taken in time, and what each stage costs.
 pub(super) async fn grow(site: &Site, most: usize) -> Answer<()> {
-    let store = lockkeeper::open(&site.url()).await?;
-    let (locker, clock) = (store.locker.ttl(TTL).build(), Clock::boot());
+    let (store, spans) = (lockkeeper::open(&site.url()).await?, Spans::held(most));
+    let (locker, clock) = (store.locker.ttl(spans.ttl).build(), Clock::boot());
     locker.lock("first").await?.release().await?;
-    let mut many =
-        Many { site, inspect: store.inspect, at_start: memory(site).await?, guards: Vec::new(), clock };
+    let mut many = Many {
+        site,
+        inspect: store.inspect,
+        at_start: memory(site).await?,
+        guards: Vec::new(),
+        clock,
+        spans,
+    };
     let mut last: Option<Held> = None;
     for size in SIZES.into_iter().filter(|it| *it <= most) {
         if last.as_ref().is_some_and(|it| !it.allows(size)) {
@@ -114,6 +117,7 @@ struct Many<'a> {
     at_start: (u64, u64),
     guards: Vec<Guard>,
     clock: Clock,
+    spans: Spans,
 }
 
 impl Many<'_> {
@@ -122,7 +126,7 @@ impl Many<'_> {
         let (missing, began) = (size - self.guards.len(), self.clock.now());
         take(locker, size, &mut self.guards).await?;
         let taken = per(missing as u64, 1) / (self.clock.now() - began).as_secs_f64();
-        let (requests, busy) = keep(self.site, &self.clock).await?;
+        let (requests, busy) = keep(self.site, &self.clock, self.spans.watch).await?;
         let now = memory(self.site).await?;
         let bytes = |from: u64, now: u64| per(now.saturating_sub(from), size as u64);
         let bytes = (bytes(self.at_start.0, now.0), bytes(self.at_start.1, now.1));
@@ -147,12 +151,12 @@ async fn take(locker: &Locker, size: usize, guards: &mut Vec<Guard>) -> Answer<(
 }
 
 /// Requests per second, and the share of a core that keeping them takes here and at the server.
-async fn keep(site: &Site, clock: &Clock) -> Answer<(f64, (f64, f64))> {
+async fn keep(site: &Site, clock: &Clock, watch: Duration) -> Answer<(f64, (f64, f64))> {
     let cpu = || (cpu_seconds(std::process::id()), site.pid().map_or(0.0, cpu_seconds));
     let asked_at = clock.now();
     let (requests, before, began) = (site.requests().await?, cpu(), clock.now());
     // To ask may take a while, and what happens in it is counted.
-    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
+    clock.sleep(watch.saturating_sub(began - asked_at)).await;
     let requests = site.requests().await?.saturating_sub(requests);
     let (after, span) = (cpu(), (clock.now() - began).as_secs_f64());
     Ok((per(requests, 1) / span, ((after.0 - before.0) / span, (after.1 - before.1) / span)))

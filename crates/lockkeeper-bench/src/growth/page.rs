@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::plot;
 use super::sheet::Sheet;
+use super::{Spans, plot};
 use crate::Answer;
 use crate::site::Store;
 
@@ -28,8 +28,9 @@ impl Page {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let mut out = format!(
             "# Growth\n\nWritten by `cargo xtask bench growth`, never by hand: what things cost as their number grows, on one machine ({cores} cores,\n\
-             servers on loopback, started for this), up to {}. A cell without a number was not reached in the time that a stage has (25 s to\n\
-             take locks, 20 s to build a line).{}\n\n![Cost against work]({picture})\n",
+             servers on loopback, started for this), up to {}. A cell without a number was not reached: a stage has 25 s to take locks and 20 s to build\n\
+             a line, and ends where this process would need more than 8 GB, or where not all that was held could be kept. A line is one process with many\n\
+             claims, so it shows what a line costs the store, and not what many processes cost a machine.{}\n\n![Cost against work]({picture})\n",
             self.most,
             self.cut_short()
         );
@@ -77,8 +78,10 @@ impl Page {
     fn keeping(&self) -> String {
         let sizes = self.held_sizes();
         let mut out = format!(
-            "\n## Keeping what is held\n\nRequests per second · share of a core in this process + in the server, with a ttl of 15 s (each is renewed every 5 s). \
+            "\n## Keeping what is held\n\nRequests per second · share of a core in this process + in the server, with a ttl of {:?} (each is renewed every {:?}). \
              All locks were valid at the end unless a cell says otherwise.\n\n{}",
+            Spans::held(self.most).ttl,
+            Spans::held(self.most).watch,
             head("store", &sizes)
         );
         for sheet in &self.sheets {
@@ -127,11 +130,13 @@ impl Page {
 
     /// Bytes for each key by what it is, and what those cost who only wait.
     fn memory(&self) -> String {
-        let mut out = "\n## Memory, and those who only wait\n\nBytes for each key, here (by what this process has in memory) and in the store (Redis: what it says it uses; SQLite: its files; PostgreSQL: its database; \
+        let mut out = format!(
+            "\n## Memory, and those who only wait\n\nBytes for each key, here (by what this process has in memory) and in the store (Redis: what it says it uses; SQLite: its files; PostgreSQL: its database; \
              else what the server's process has in memory, which does not always grow with what is kept): held, with the most locks of the tables above and after a round of renewals; waited for, beside its holder; idle (a warm lock). The last two columns: \
-             requests per second of so many names that one process holds, and what it is more when another waits for all of them, with a ttl of 30 s.\n\n\
-             | store | held: client | held: store | waiting: client | waiting: store | idle: client | idle: store | names | their holders | those who wait |\n|---|---|---|---|---|---|---|---|---|---|\n"
-            .to_owned();
+             requests per second of so many names that one process holds, and what it is more when another waits for all of them, with a ttl of {:?}.\n\n\
+             | store | held: client | held: store | waiting: client | waiting: store | idle: client | idle: store | names | their holders | those who wait |\n|---|---|---|---|---|---|---|---|---|---|\n",
+            Spans::waiting(self.most).ttl
+        );
         for sheet in &self.sheets {
             let known = |it: Option<f64>| it.map_or_else(|| "–".to_owned(), |it| format!("{it:.0}"));
             let rate = |it: Option<f64>| it.map_or_else(|| "–".to_owned(), |it| format!("{it:.1}"));

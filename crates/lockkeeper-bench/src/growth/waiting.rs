@@ -8,16 +8,15 @@ use lockkeeper_core::inspect::DynInspect;
 
 use super::held::memory;
 use super::sheet::Figures;
-use super::tell;
+use super::{Spans, tell};
 use crate::Answer;
 use crate::measure::per;
 use crate::report::say;
 use crate::site::Site;
 
 const NAMES: usize = 1_000;
-const TTL: Duration = Duration::from_secs(30);
-/// As long as a renewal lasts, and the time until who waits asks again.
-const WATCH: Duration = Duration::from_secs(10);
+/// What is idle stays for a third of it: for longer than it takes to make so many.
+const IDLE_TTL: Duration = Duration::from_secs(30);
 const IDLE: usize = 10_000;
 /// Idle locks count where at least so many of a hundred stay.
 const STAY: usize = 10;
@@ -44,7 +43,7 @@ pub(super) struct Idle {
 
 /// One after the other; each is told as soon as it is known.
 pub(super) async fn watch(site: &Site, most: usize) -> Answer<()> {
-    let waiting = waiting(site, NAMES.min(most)).await?;
+    let waiting = waiting(site, NAMES.min(most), Spans::waiting(most)).await?;
     tell(&Figures::Waiting(waiting))?;
     match idle(site, IDLE.min(most)).await? {
         Some(idle) => tell(&Figures::Idle(idle)),
@@ -52,9 +51,9 @@ pub(super) async fn watch(site: &Site, most: usize) -> Answer<()> {
     }
 }
 
-async fn waiting(site: &Site, names: usize) -> Answer<Waiting> {
+async fn waiting(site: &Site, names: usize, spans: Spans) -> Answer<Waiting> {
     let clock = Clock::boot();
-    let (holder, other) = (open(site).await?, open(site).await?);
+    let (holder, other) = (open(site, spans).await?, open(site, spans).await?);
     let inspect = lockkeeper::open(&site.url()).await?.inspect;
     let mut guards = Vec::new();
     for nth in 0..names {
@@ -62,12 +61,12 @@ async fn waiting(site: &Site, names: usize) -> Answer<Waiting> {
     }
     // Once before, so that what a list takes is not counted.
     stand(&*inspect, 0, &clock).await?;
-    let holders = rate(site, &clock).await?;
+    let holders = rate(site, &clock, spans.watch).await?;
     let before = memory(site).await?;
     let waiters: Vec<_> = (0..names).map(|nth| tokio::spawn(other.lock(name(nth)))).collect();
     stand(&*inspect, names, &clock).await?;
     let bytes = each(before, memory(site).await?, names);
-    let requests = (rate(site, &clock).await? - holders).max(0.0);
+    let requests = (rate(site, &clock, spans.watch).await? - holders).max(0.0);
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     drop(guards);
     for locker in [holder, other] {
@@ -87,17 +86,17 @@ fn each(before: (u64, u64), now: (u64, u64), count: usize) -> (f64, f64) {
 }
 
 /// Requests per second at the server.
-async fn rate(site: &Site, clock: &Clock) -> Answer<f64> {
+async fn rate(site: &Site, clock: &Clock, watch: Duration) -> Answer<f64> {
     let asked_at = clock.now();
     let (requests, began) = (site.requests().await?, clock.now());
     // To ask may take a while, and what happens in it is counted.
-    clock.sleep(WATCH.saturating_sub(began - asked_at)).await;
+    clock.sleep(watch.saturating_sub(began - asked_at)).await;
     let requests = site.requests().await?.saturating_sub(requests);
     Ok(per(requests, 1) / (clock.now() - began).as_secs_f64())
 }
 
-async fn open(site: &Site) -> Answer<Locker> {
-    Ok(lockkeeper::open(&site.url()).await?.locker.ttl(TTL).build())
+async fn open(site: &Site, spans: Spans) -> Answer<Locker> {
+    Ok(lockkeeper::open(&site.url()).await?.locker.ttl(spans.ttl).build())
 }
 
 fn name(nth: usize) -> String {
@@ -119,7 +118,8 @@ async fn stand(inspect: &dyn DynInspect, count: usize, clock: &Clock) -> Answer<
 
 /// Take and give back many names with a locker that keeps them. Nothing where locks do not stay.
 async fn idle(site: &Site, names: usize) -> Answer<Option<Idle>> {
-    let locker = lockkeeper::open(&site.url()).await?.locker.ttl(TTL).warm(true).warm_max(2 * IDLE).build();
+    let locker =
+        lockkeeper::open(&site.url()).await?.locker.ttl(IDLE_TTL).warm(true).warm_max(2 * IDLE).build();
     locker.lock("first").await?.release().await?;
     let before = memory(site).await?;
     for nth in 0..names / 20 {

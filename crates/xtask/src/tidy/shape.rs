@@ -32,6 +32,9 @@ const TIME: &[&str] = &[
     "clock_gettime",
     ".recv_timeout(",
     ".wait_timeout(",
+    ".wait_timeout_while(",
+    "time::timeout(",
+    "nanosleep",
     "Timespec",
 ];
 /// Where it may, and the one word of the two that only wait for a file at most so long.
@@ -64,6 +67,11 @@ const STORES: &[(&str, &[&str])] = &[
     ("lockkeeper-etcd/src", &[]),
     ("lockkeeper-zookeeper/src", &[]),
 ];
+
+/// The session stores, which share all else, and what each has of its own.
+const SESSION_STORES: &[&str] =
+    &["lockkeeper-sql/src/postgres/sessions", "lockkeeper-sql/src/mysql/sessions"];
+const SESSION_FILES: &[&str] = &["admin.rs", "doctor.rs", "line.rs", "schema.rs"];
 
 /// Whether a file is part of what users build.
 pub(super) fn ships(name: &str) -> bool {
@@ -186,6 +194,11 @@ fn open_variants(name: &str, code: &str, complaints: &mut Vec<String>) {
 
 /// Every store has the same rooms.
 pub(super) fn stores(root: &Path, complaints: &mut Vec<String>) {
+    for folder in SESSION_STORES {
+        for file in SESSION_FILES.iter().filter(|it| !root.join("crates").join(folder).join(it).exists()) {
+            complaints.push(format!("crates/{folder}: there is no {file}, which every session store has"));
+        }
+    }
     for (folder, without) in STORES {
         for file in STORE_FILES.iter().filter(|it| !without.contains(it)) {
             if !root.join("crates").join(folder).join(file).exists() {
@@ -222,7 +235,7 @@ fn doors(folder: &str, store: &str, options: &str, complaints: &mut Vec<String>)
 
 #[cfg(test)]
 mod tests {
-    use super::{STORE_FILES, STORES, doors, file, ships, stores};
+    use super::{SESSION_FILES, SESSION_STORES, STORE_FILES, STORES, doors, file, ships, stores};
 
     #[test]
     fn a_store_that_lacks_what_every_store_has_is_noticed() {
@@ -246,7 +259,17 @@ mod tests {
             std::fs::create_dir_all(&tests).unwrap();
             std::fs::write(tests.join("conformance.rs"), "").unwrap();
         }
+        for folder in SESSION_STORES {
+            std::fs::create_dir_all(of(folder)).unwrap();
+            SESSION_FILES.iter().for_each(|it| std::fs::write(of(folder).join(it), "").unwrap());
+        }
         assert_eq!(said(), [""; 0]);
+        let line = of(SESSION_STORES[1]).join("line.rs");
+        std::fs::remove_file(&line).unwrap();
+        let lacking =
+            "crates/lockkeeper-sql/src/mysql/sessions: there is no line.rs, which every session store has";
+        assert_eq!(said(), [lacking]);
+        std::fs::write(&line, "").unwrap();
         for (folder, without) in STORES {
             for name in STORE_FILES.iter().filter(|it| !without.contains(it) && **it != "options.rs") {
                 std::fs::remove_file(of(folder).join(name)).unwrap();
@@ -317,6 +340,11 @@ mod tests {
     fn clocks_and_test_code_in_what_ships_are_noticed() {
         assert_eq!(complaints("crates/lockkeeper/src/x.rs", "std::thread::sleep(it);\n").len(), 1);
         assert_eq!(complaints("crates/lockkeeper/src/x.rs", "receiver.recv_timeout(it);\n").len(), 1);
+        for other in
+            ["time::timeout(span, it).await;", "libc::nanosleep(it);", "bell.wait_timeout_while(a, b, c);"]
+        {
+            assert_eq!(complaints("crates/lockkeeper/src/x.rs", &format!("{other}\n")).len(), 1, "{other}");
+        }
         let bell = "crates/lockkeeper-sqlite/src/bell.rs";
         assert_eq!(complaints(bell, "poll(ends, Some(&Timespec::try_from(it)?));\n"), [""; 0]);
         assert_eq!(complaints(bell, "std::thread::sleep(it);\n").len(), 1);

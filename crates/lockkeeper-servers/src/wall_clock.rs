@@ -1,18 +1,20 @@
 //! A server whose wall clock can be set, forward and back, while it runs: a shim that is loaded into its process.
+//!
+//! For servers that wait for spans of time, as Redis and PostgreSQL do. The threads of MySQL and MariaDB wait until a time of day, by
+//! the kernel's clock, which no shim moves: they would sleep for as long as the clock was set forward, as they never do when the machine's is.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::KitError;
-use crate::process::Launch;
+use crate::process::{KitError, Launch};
 
-const SHIM: &str = include_str!("clock.c");
+const SHIM: &str = include_str!("wall_clock.c");
 
 /// The clock of one server.
 #[derive(Debug)]
-pub(super) struct WallClock {
+pub(crate) struct WallClock {
     library: PathBuf,
     /// The offset in microseconds, which the shim has mapped.
     offset: PathBuf,
@@ -20,7 +22,7 @@ pub(super) struct WallClock {
 
 impl WallClock {
     /// Build the shim in this folder. `cc` is there: without it no Rust program could be linked.
-    pub(super) fn new(folder: &Path) -> Result<Self, KitError> {
+    pub(crate) fn new(folder: &Path) -> Result<Self, KitError> {
         let (source, library) = (folder.join("clock.c"), folder.join("clock.so"));
         fs::write(&source, SHIM)?;
         let mut cc = Command::new("cc");
@@ -35,12 +37,12 @@ impl WallClock {
     }
 
     /// The same program under this clock.
-    pub(super) fn rule(&self, launch: Launch) -> Launch {
+    pub(crate) fn rule(&self, launch: Launch) -> Launch {
         launch.env("LD_PRELOAD", &self.library).env("LOCKKEEPER_CLOCK", &self.offset)
     }
 
     /// Let the clock differ by so many milliseconds from the machine's.
-    pub(super) fn set(&self, millis: i64) -> Result<(), KitError> {
+    pub(crate) fn set(&self, millis: i64) -> Result<(), KitError> {
         // In place: a file that is cut short while it is mapped would kill the server.
         let file = OpenOptions::new().write(true).open(&self.offset)?;
         file.write_all_at(&millis.saturating_mul(1000).to_ne_bytes(), 0)?;
