@@ -321,7 +321,8 @@ impl Shards {
             Some(at) if now - at < VOUCHED_FOR => {}
             Some(_) => self.look_at(host, &live),
             None => {
-                let ours = self.is_ours(host, &live).await.map_err(|it| live.fault(doing, it))?;
+                // Boxed: what is done once for each connection would be in every call.
+                let ours = Box::pin(self.is_ours(host, &live)).await.map_err(|it| live.fault(doing, it))?;
                 return if ours { Ok(live) } else { Err(stranger(doing, host)) };
             }
         }
