@@ -190,8 +190,10 @@ pub(crate) async fn a_beat_counts_from_when_it_was_sent<S: Sessions>() {
     let store = open::<S>(&url).await;
     let mut place = store.enter(Claim::new(Key::new("orders/42").unwrap(), LONG).unwrap());
     assert!(matches!(place.turn().await.unwrap(), Turn::Held(_)));
-    // Once before, so that what is prepared is prepared, and the next time there is nothing but the beat. Not at once:
-    // the session has just begun, which would serve this renewal, too.
+    // What is written down about a lock a moment later has been.
+    until(async || (store.list("orders/").await.unwrap().len() == 1).then_some(())).await;
+    // Once before, so that what is prepared is prepared, and the next time there is nothing but the beat. Not at once: what was
+    // sent a moment ago, when the session began, would serve as one.
     clock.sleep(Duration::from_millis(100)).await;
     place.renew().await.unwrap();
     loop {
