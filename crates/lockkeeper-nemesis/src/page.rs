@@ -85,14 +85,15 @@ that the locks protect. A store's section is renewed by its own run, so sections
 | grants | guards that were given | |
 | G | guards that were valid at once and do not fit together, and hand-ons by a loser: guards that a process made itself from a grant of the store, after the store had given somebody else the lock | 0, unless the cell says \u{201c}not promised\u{201d} |
 | E | updates that were lost at a resource that checks no fence, half of them written without a second look at the guard | nothing: no lease can prevent it |
-| F | updates that were lost at a resource that checks fences, and fences that did not grow, but for hand-ons by a loser, which such a resource refuses | 0 everywhere |
+| F | updates that were lost at a resource that checks fences, what changed there between two looks of a reader, and fences that did not grow, but for hand-ons by a loser, which such a resource refuses | 0 everywhere |
 | refused | stale reads and writes that fences kept out | |
 | orphans | locks that were still held or waited for after everybody was gone | 0 |
 | longest gap | the longest time in which nobody was given any lock, the fault included | |
 | lag | how long after the next one had the lock a loser was told, worst case, processes that stood still left out; below zero: it knew before | |
 
 After every fault all processes must be served again, in a round that began after it was healed. A request that waited in vain for a
-minute is counted among those that waited longest, and breaks a promise where whoever asks first is served first. A loser must be told of its
+minute is counted among those that waited longest, and breaks a promise where whoever asks first is served first. There, too, while nothing is broken, a process
+that stands in the store's queue for a mutex may not be passed by another again and again. A loser must be told of its
 loss, ten seconds after the next had the lock at the latest, and a guard that was told must not be valid. Zero failures in n tries bound a rate by 3/n, with 95 % confidence: more
 grants say more.
 

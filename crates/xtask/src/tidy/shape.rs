@@ -261,7 +261,9 @@ mod tests {
         }
         for folder in SESSION_STORES {
             std::fs::create_dir_all(of(folder)).unwrap();
-            SESSION_FILES.iter().for_each(|it| std::fs::write(of(folder).join(it), "").unwrap());
+            for name in SESSION_FILES {
+                std::fs::write(of(folder).join(name), "").unwrap();
+            }
         }
         assert_eq!(said(), [""; 0]);
         let line = of(SESSION_STORES[1]).join("line.rs");
