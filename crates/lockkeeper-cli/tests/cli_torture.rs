@@ -156,10 +156,10 @@ async fn nothing_stays_on_zookeeper() {
 
 async fn tried_and_kept(url: String) {
     let store = Store::at(url);
-    let end = tokio::task::spawn_blocking(move || store.output(SHORT)).await.unwrap();
+    let end = tokio::task::spawn_blocking(move || store.output(SHORT)).await.expect("it does not panic");
     assert_eq!(code(&end), 0, "{end:?}");
     let figures = text(&end.stdout);
-    assert!(figures.lines().last().unwrap().contains(" orphans=0 "), "{figures}");
+    assert!(figures.lines().last().is_some_and(|it| it.contains(" orphans=0 ")), "{figures}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
