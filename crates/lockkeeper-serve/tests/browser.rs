@@ -77,8 +77,7 @@ async fn locks_come_and_go(browser: &Browser) {
     let search = browser.driver.find(By::Id("q")).await.unwrap();
     search.send_keys("keyb" + Key::Enter).await.unwrap();
     browser.shows("#count", "1 lock").await;
-    browser.press("table.list td a", &Key::Enter).await;
-    browser.shows("p.name", "by-keyboard").await;
+    browser.press_for("table.list td a", &Key::Enter, ("p.name", "by-keyboard")).await;
     assert_eq!(browser.violations().await, NONE);
     server.ends().await;
 }

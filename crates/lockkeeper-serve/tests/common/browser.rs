@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use lockkeeper_core::Clock;
 use thirtyfour::prelude::*;
@@ -100,6 +101,25 @@ impl Browser {
                 Ok(focused) => focused.send_keys("" + key.clone()).await.is_ok(),
                 Err(_) => false,
             }
+        })
+        .await;
+    }
+
+    /// Press a key on what leads to a page with this text in it. A page that is live may replace what has the focus before it
+    /// hears: then once more.
+    pub(crate) async fn press_for(&self, css: &str, key: &Key, (shown, text): (&str, &str)) {
+        until(&format!("{css} leads to {text}"), || async {
+            if !self.text(css).await.contains(text) {
+                return self.text(shown).await.contains(text);
+            }
+            self.press(css, key).await;
+            let clock = Clock::boot();
+            let led = async {
+                while !self.text(shown).await.contains(text) {
+                    clock.sleep(Duration::from_millis(20)).await;
+                }
+            };
+            clock.within(clock.now().after(Duration::from_secs(5)), std::pin::pin!(led)).await.is_some()
         })
         .await;
     }
