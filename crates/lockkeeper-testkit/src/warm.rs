@@ -25,6 +25,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// More often than one grant has fences.
 const OFTEN: usize = 500_000;
+
 /// So often what may go wrong by chance is tried.
 const SOME: usize = 10;
 
