@@ -158,7 +158,7 @@ fn test_programs(named: &[&str]) -> Result<(), String> {
 fn tutorial() -> Result<(), String> {
     let test = ["test", "--package", "lockkeeper-cli", "--all-features", "--test", "first_ten_minutes"];
     let args = [&test[..], &["--", "--nocapture"]].concat();
-    shell::step_with("the first ten minutes", "cargo", &args, "LOCKKEEPER_TUTORIAL_COLD", "1")
+    shell::step_with("the first ten minutes", "cargo", &args, "TUTORIAL_COLD", "1")
 }
 
 /// A crate of its own, so that this one stays small: it is the first thing that a fresh clone compiles.
