@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::twophase::{Office, Participant, TwoPhase};
-use lockkeeper_core::Clock;
 use lockkeeper_servers::{MariaDb, MariaDbOptions, Postgres, PostgresOptions};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts};
@@ -141,21 +140,9 @@ async fn both(office: &Office, tag: &str) -> Answer<()> {
 
 /// As many callers at once. How long each transaction took.
 async fn crowd(office: &Arc<Office>, tag: &str) -> Answer<Vec<Duration>> {
-    let clock = &Clock::boot();
-    let tasks = (0..CROWD).map(|task| async move {
-        let mut took = Vec::new();
-        for n in 0..EACH {
-            let begun = clock.now();
-            both(office, &format!("{tag}-{}-{task}-{n}", office.fence())).await?;
-            took.push(clock.now() - begun);
-        }
-        Answer::Ok(took)
-    });
-    let mut all = Vec::new();
-    for done in futures_util::future::join_all(tasks).await {
-        all.extend(done?);
-    }
-    Ok(all)
+    let begin = office.fence();
+    let each = async |(): &mut (), task, n| both(office, &format!("{tag}-{begin}-{task}-{n}")).await;
+    latency::many((0..CROWD).map(|_| ()).collect(), each).await
 }
 
 /// On a server that has nothing but the log.

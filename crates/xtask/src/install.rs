@@ -33,6 +33,8 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/lib/python3/dist-packages/yaml"], "python3-yaml"),
     (&["/usr/bin/node"], "nodejs"),
     (&["/usr/bin/javac"], "default-jdk-headless"),
+    // Reads its unit.
+    (&["/usr/bin/systemd-analyze"], "systemd"),
     // A browser for its console.
     (&["/usr/bin/chromium"], "chromium"),
     (&["/usr/bin/chromedriver"], "chromium-driver"),

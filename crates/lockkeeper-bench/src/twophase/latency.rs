@@ -143,7 +143,7 @@ async fn at_once(site: &Site, office: &Arc<Office>, names: &Names, bound: f64) -
 }
 
 /// So many callers at once, each with what is its own. How long each commit took.
-async fn many<T>(
+pub(super) async fn many<T>(
     callers: Vec<T>,
     work: impl AsyncFn(&mut T, u64, u64) -> Answer<()>,
 ) -> Answer<Vec<Duration>> {
