@@ -4,7 +4,7 @@
 //! that nobody interrupts; callers send it statements and wait. What breaks is opened again at the next one.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -63,7 +63,9 @@ struct Request {
     reply: oneshot::Sender<Result<Reply>>,
 }
 
-/// The signs of life of a connection's task.
+/// The signs of life of a connection's task. Acquire and Release are more than enough for hints: an old one costs a look more. Only
+/// `busy` and the withdrawal of a request are in one order, by fences (SeqCst): it is marked before it is looked whether the request
+/// was withdrawn, and looked at after that was done. So what is begun with is withdrawn in time, or its session is in doubt.
 #[derive(Debug, Default)]
 struct Pulse {
     steps: AtomicU64,
@@ -137,10 +139,16 @@ impl Link {
                 (steps, since) = (seen, now);
                 continue;
             }
-            let busy = self.pulse.busy.load(Ordering::Acquire);
-            if !busy || patience.max(OPEN_MIN) + STALL < now - since {
-                // Dropping the receiver withdraws the request, if nobody has begun with it.
+            let is_over = patience.max(OPEN_MIN) + STALL < now - since;
+            if is_over || !self.pulse.busy.load(Ordering::Acquire) {
+                // Withdrawn, unless somebody has begun with it.
+                answer.close();
+                if let Ok(answer) = answer.try_recv() {
+                    return answer;
+                }
                 self.pulse.stalled.store(true, Ordering::Release);
+                fence(Ordering::SeqCst);
+                let busy = self.pulse.busy.load(Ordering::Acquire);
                 if let Some(doubts) = self.doubts.as_ref().filter(|_| busy) {
                     doubts.add(self.pulse.identity().as_ref());
                 }
@@ -181,10 +189,12 @@ impl Way {
         let mut open = None::<Open>;
         while let Some(request) = inbox.recv().await {
             self.pulse.step();
+            self.pulse.busy.store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
             if request.reply.is_closed() {
+                self.pulse.busy.store(false, Ordering::Release);
                 continue;
             }
-            self.pulse.busy.store(true, Ordering::Release);
             let answer = self.answer(&mut open, request.ask, request.patience, request.heard_since).await;
             if answer.as_ref().is_err_and(Trouble::is_answer) && answer.as_ref().is_err_and(Trouble::spoils) {
                 // Nothing is under way any more, but nobody can tell what is left of it.
