@@ -61,7 +61,8 @@ pub(crate) struct Turning {
     pub(crate) wake: Option<Arc<str>>,
     /// Whether the session shall hold a bell for those behind us.
     pub(crate) bell: bool,
-    /// Nobody has heard of us; until it is sent, by whichever way.
+    /// Nobody has heard of us; until it is sent, by whichever way. Acquire and Release are more than enough: those ways are gone one
+    /// after the other.
     pub(crate) fresh: Arc<AtomicBool>,
 }
 

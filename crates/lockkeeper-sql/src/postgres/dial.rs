@@ -30,7 +30,7 @@ pub(crate) struct Dialer {
     hosts: Vec<Config>,
     wire: Wire,
     answer_within: Duration,
-    /// The host that was good last, which is tried first.
+    /// The host that was good last, which is tried first. Relaxed: a hint.
     good: AtomicUsize,
     seen: Mutex<Seen>,
 }

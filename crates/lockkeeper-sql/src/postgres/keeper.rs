@@ -40,10 +40,12 @@ pub(crate) struct Keeper {
     pub(super) channel: Arc<str>,
     renewals: Lane<Renew, Renewal>,
     places: Lane<Keep, Seen>,
-    /// How many of our claims are about to be called.
+    /// How many of our claims are about to be called. In one order with `listens` of the session (SeqCst): a claim counts itself and
+    /// then looks whether we listen, and who ends that says so and then looks for claims. So one of the two sees the other.
     near: AtomicUsize,
+    /// Acquire and Release, and only ever swapped: who finds that somebody rests already is seen by that one.
     resting: AtomicBool,
-    /// How often we have begun to listen.
+    /// How often we have begun to listen. Release and Acquire: counted before it is said that we listen, and read after that was seen.
     begun: AtomicU64,
     /// Held while we begin or cease to listen.
     changing: tokio::sync::Mutex<()>,
@@ -109,11 +111,6 @@ impl Keeper {
         answer.unwrap_or_else(|| Err(super::fault::Trouble::NoRuntime.fault(KEEPING)))
     }
 
-    /// Where we can be called at present, if we can.
-    pub(crate) fn wake(&self) -> Option<Arc<str>> {
-        self.is_listening().then(|| self.channel.clone())
-    }
-
     /// Since when we listen without a break: a number that changes when we begin anew. `None` if we do not.
     pub(crate) fn listens_since(&self) -> Option<u64> {
         self.is_listening().then(|| self.begun.load(Ordering::Acquire))
@@ -134,7 +131,7 @@ impl Keeper {
 
     /// Whether messages arrive at present.
     pub(crate) fn is_listening(&self) -> bool {
-        self.way.open_session().is_some_and(|it| it.listens.load(Ordering::Acquire))
+        self.way.open_session().is_some_and(|it| it.listens.load(Ordering::SeqCst))
     }
 
     /// Whether we cannot be called at all: by choice, or because the session may be another's the next moment.
@@ -168,7 +165,7 @@ impl Keeper {
         let begun = hear::begin(&self.way.shared, &session, &self.channel).await;
         if begun {
             self.begun.fetch_add(1, Ordering::AcqRel);
-            session.listens.store(true, Ordering::Release);
+            session.listens.store(true, Ordering::SeqCst);
         } else {
             self.way.forget(&session);
         }
@@ -184,14 +181,14 @@ impl Keeper {
         let keeper = self.clone();
         self.runtime().spawn(async move {
             keeper.way.shared.clock.sleep(LINGER).await;
-            keeper.resting.store(false, Ordering::Release);
+            keeper.resting.swap(false, Ordering::AcqRel);
             keeper.unlisten().await;
         });
     }
 
     /// We stand at the end of a long line: there is nothing to hear for a while.
     pub(crate) fn far(self: &Arc<Self>) {
-        if self.near.load(Ordering::Acquire) == 0 && self.is_listening() {
+        if self.near.load(Ordering::SeqCst) == 0 && self.is_listening() {
             let keeper = self.clone();
             self.runtime().spawn(async move { keeper.unlisten().await });
         }
@@ -200,11 +197,17 @@ impl Keeper {
     async fn unlisten(&self) {
         let _changing = self.changing.lock().await;
         let Some(session) = self.way.open_session() else { return };
-        if self.near.load(Ordering::Acquire) == 0 && session.listens.swap(false, Ordering::AcqRel) {
-            // If it fails the session is broken, which the next verb notices.
-            let unlisten = format!("UNLISTEN {}", self.channel);
-            let _ = self.way.shared.in_time(session.client.batch_execute(&unlisten)).await;
+        if self.near.load(Ordering::SeqCst) != 0 || !session.listens.swap(false, Ordering::SeqCst) {
+            return;
         }
+        if self.near.load(Ordering::SeqCst) != 0 {
+            // Somebody came meanwhile, and may have seen that we listen.
+            session.listens.store(true, Ordering::SeqCst);
+            return;
+        }
+        // If it fails the session is broken, which the next verb notices.
+        let unlisten = format!("UNLISTEN {}", self.channel);
+        let _ = self.way.shared.in_time(session.client.batch_execute(&unlisten)).await;
     }
 }
 
@@ -213,14 +216,14 @@ pub(crate) struct Near(Arc<Keeper>);
 
 impl Near {
     pub(crate) fn new(keeper: &Arc<Keeper>) -> Self {
-        keeper.near.fetch_add(1, Ordering::AcqRel);
+        keeper.near.fetch_add(1, Ordering::SeqCst);
         Near(keeper.clone())
     }
 }
 
 impl Drop for Near {
     fn drop(&mut self) {
-        if self.0.near.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.0.near.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.rest();
         }
     }
@@ -242,7 +245,7 @@ async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
             let Some(keeper) = weak.upgrade() else { return };
             let opened = keeper.way.session().await.is_ok();
             if opened
-                && (keeper.near.load(Ordering::Acquire) == 0 || keeper.listen_now().await || keeper.is_deaf())
+                && (keeper.near.load(Ordering::SeqCst) == 0 || keeper.listen_now().await || keeper.is_deaf())
             {
                 // Messages may have been missed.
                 ears.wake.all().iter().for_each(|it| it.ring());

@@ -158,8 +158,8 @@ impl PostgresPlace {
     }
 
     /// Told to wait behind so many: listen, or see how long nothing is to be expected. `true` if we can be called
-    /// from now on but could not when we asked.
-    async fn settle_down(&mut self, keeper: &Arc<Keeper>, line: Line, could_hear: bool) -> bool {
+    /// from now on but could not, or not without a break, since we asked.
+    async fn settle_down(&mut self, keeper: &Arc<Keeper>, line: Line, heard_since: Option<u64>) -> bool {
         let ahead_waiting = line.ahead_waiting;
         self.pace(keeper, line);
         if self.is_watching() {
@@ -179,7 +179,9 @@ impl PostgresPlace {
         if self.near.is_none() {
             self.near = Some(Near::new(keeper));
         }
-        !could_hear && keeper.listen().await
+        // Nobody ceases to listen from now on. Between our question and now somebody may have.
+        let hears = heard_since.is_some() && heard_since == keeper.listens_since();
+        !hears && keeper.listen().await
     }
 
     fn is_watching(&self) -> bool {
@@ -199,13 +201,13 @@ impl PostgresPlace {
     /// Keep our place and see how the line stands. `None` if it is time to ask.
     async fn keep(&mut self, keeper: &Arc<Keeper>) -> Result<Option<Turn>> {
         loop {
-            let wake = if self.near.is_some() { keeper.wake() } else { None };
-            let could_hear = wake.is_some();
+            let heard_since = self.near.as_ref().and_then(|_| keeper.listens_since());
+            let wake = heard_since.map(|_| keeper.channel.clone());
             let seen = keeper.keep(self.at.clone(), wake).await?;
             if !seen.waits {
                 return Ok(None);
             }
-            if !self.settle_down(keeper, Line::of(&seen), could_hear).await {
+            if !self.settle_down(keeper, Line::of(&seen), heard_since).await {
                 // Those who wait, and at least one who is inside.
                 return Ok(Some(self.wait(seen.front, Some(seen.ahead_waiting + 1))));
             }
@@ -334,7 +336,6 @@ impl Place for PostgresPlace {
                 return Ok(turn);
             }
         }
-        let could_hear = keeper.is_listening();
         bell.answered();
         let told = self.ask(&keeper).await?;
         if told.held {
@@ -349,7 +350,7 @@ impl Place for PostgresPlace {
         let ahead = before.map(|bell| Ahead { bell, is_near: told.ahead_waiting < NEAR });
         self.watch = ahead.map(|it| Watch::begin(keeper.clone(), keeper.runtime(), it, bell));
         let line = Line { ahead_waiting: told.ahead_waiting, held_for: Duration::ZERO };
-        if self.settle_down(&keeper, line, could_hear).await && self.keep(&keeper).await?.is_none() {
+        if self.settle_down(&keeper, line, self.heard_since).await && self.keep(&keeper).await?.is_none() {
             // Called before we could hear.
             let told = self.ask(&keeper).await?;
             if told.held {

@@ -86,9 +86,9 @@ pub(crate) struct Session {
     /// Behind a pooler one statement at a time is under way: a pooler may give the server's session to somebody
     /// else as soon as one is answered, and if we go away then, that one hears the answers to the others.
     one_by_one: tokio::sync::Mutex<()>,
-    /// When the server last answered anything here.
+    /// When the server last answered anything here. Relaxed: it only grows, and whoever judges by it waited for long before.
     heard_at: AtomicU64,
-    /// Messages arrive.
+    /// Messages arrive. SeqCst, as is told of `near` in `keeper.rs`.
     pub(crate) listens: AtomicBool,
     /// How the server knows it, if it is ours alone.
     pub(crate) identity: Option<Identity>,
