@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper::Load;
 use lockkeeper::spi::{Backend, Claim, Place, Profile, Renewal, Result, Turn};
 
-/// Trips to the store of locks.
+/// Trips to the store of locks. Relaxed: read when all who count are done, and their tasks were awaited.
 #[derive(Debug, Default)]
 pub(crate) struct Trips(AtomicU64);
 

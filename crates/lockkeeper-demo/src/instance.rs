@@ -74,6 +74,7 @@ pub(crate) fn sell(console: &dyn Console) -> u8 {
     }
 }
 
+/// What is counted is shown while it moves, and read for good when all tasks were awaited, which orders it: Relaxed is enough.
 struct Shop {
     seller: Seller,
     sold: AtomicU64,

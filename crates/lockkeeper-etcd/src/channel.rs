@@ -28,6 +28,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(6);
 const ALIVE_MAX: Duration = Duration::from_secs(3);
 
 /// How many connections were made, by all channels of one store.
+/// Acquire and Release are more than enough: a connection is counted before it is used, and whoever is to know of it has heard
+/// an answer that came over it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dials(Arc<AtomicU64>);
 

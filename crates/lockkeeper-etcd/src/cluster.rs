@@ -55,7 +55,7 @@ pub(crate) fn judge(named: usize, words: &[Word], all: bool) -> Verdict {
 /// The cluster that is ours, and the nodes that turned out to belong to another.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// 0 until it is known.
+    /// 0 until it is known. Acquire and Release are more than enough: answers are judged by this number alone.
     id: AtomicU64,
     strangers: Mutex<BTreeMap<usize, u64>>,
 }

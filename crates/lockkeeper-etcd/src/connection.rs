@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     local: Mutex<HashMap<tokio::runtime::Id, Vec<Channel>>>,
     pub(crate) driver: Handle,
     dials: Dials,
-    /// The endpoint in use, modulo their number.
+    /// The endpoint in use, modulo their number. Relaxed: a hint; an old one costs a trip to an endpoint that somebody has left.
     at: AtomicUsize,
     token: Mutex<Option<MetadataValue<Ascii>>>,
 }

@@ -60,8 +60,11 @@ struct Seen {
 pub(crate) struct Fences {
     key: Bytes,
     seen: Mutex<Option<Seen>>,
+    /// The largest counter of this process: it only grows. Acquire and Release are more than enough: whoever asks for a name after
+    /// somebody of this process had it knows of that by the queue, which orders the two.
     high: AtomicU64,
     /// One more than the connections that had been made when the base was last made sure of; 0 if it never was.
+    /// Acquire and Release: who sees it sees what `high` was then. An old value costs a trip, since each grant is judged by its answer.
     sure_at: AtomicU64,
     raising: AsyncMutex<()>,
 }

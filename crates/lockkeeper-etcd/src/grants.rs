@@ -11,7 +11,8 @@ use bytes::Bytes;
 use lockkeeper_core::ClaimId;
 use lockkeeper_core::kit::locked;
 
-/// How far we have seen the store's revisions come, by answers to writes.
+/// How far we have seen the store's revisions come, by answers to writes. Acquire and Release are more than enough: whatever is read
+/// here was answered before, and an old value only means that a store that went back is noticed by the next beat.
 #[derive(Debug, Default)]
 pub(crate) struct History(AtomicI64);
 

@@ -126,7 +126,9 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Wake {
     orders: mpsc::UnboundedSender<Order>,
+    /// The number of the next watch. Only that each is given once matters: Relaxed.
     next: AtomicI64,
+    /// How many events the store has sent us. Relaxed: only counted.
     told: Arc<AtomicU64>,
     standing: Arc<LineWatches>,
     health: watch::Receiver<Health>,
@@ -191,6 +193,7 @@ impl Wake {
 struct Watched {
     entries: HashMap<i64, Entry>,
     standing: Arc<LineWatches>,
+    /// As in [`Wake`]. Relaxed: only counted.
     told: Arc<AtomicU64>,
     /// The largest revision that the store has named on the stream.
     reached: i64,

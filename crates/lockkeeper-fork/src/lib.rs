@@ -10,7 +10,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// How many forks lie between this process and the first that watched. Changed only in a child that has one thread.
+/// How many forks lie between this process and the first that watched. Changed only in a child that has one
+/// thread, and every other begins after that: Relaxed.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A process, as it was when this was made.
@@ -40,7 +41,6 @@ impl Origin {
                 libc::pthread_atfork(None, None, Some(in_child));
             }
         });
-        // Relaxed: the number changes only while a process has a single thread.
         Origin { pid: std::process::id(), forks: FORKS.load(Ordering::Relaxed) }
     }
 

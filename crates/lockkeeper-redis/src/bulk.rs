@@ -30,6 +30,7 @@ const SIZE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Bulk {
     scripts: Arc<Scripts>,
+    /// Relaxed: a hint. Whoever sees too few goes alone, and too many in company.
     under_way: AtomicUsize,
     takes: Batch<Take>,
     leaves: Batch<Leave>,

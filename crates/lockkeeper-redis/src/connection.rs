@@ -46,7 +46,8 @@ struct Supervised {
     live: Mutex<Option<Live>>,
     opening: Joint<Live>,
     failed_at: Mutex<Option<Moment>>,
-    /// Set while an attempt waits for its runtime to run it: whether it has begun.
+    /// Set while an attempt waits for its runtime to run it: whether it has begun. Acquire and Release are more than enough: nothing
+    /// else is read because of it.
     begun: Mutex<Option<Arc<AtomicBool>>>,
 }
 
@@ -58,6 +59,8 @@ pub(crate) struct Live {
 
 struct State {
     wire: MultiplexedConnection,
+    /// Only ever set; who sets it first is the one who tells. Acquire and Release: a call of whoever does not see it yet is in doubt,
+    /// like one that was sent before it broke.
     broken: Arc<AtomicBool>,
     /// How often the primary had changed when this was opened.
     switches: u64,

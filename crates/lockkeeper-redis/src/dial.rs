@@ -45,6 +45,7 @@ pub(crate) struct Dialer {
     /// Which server was the primary when last asked, and since when if it took over, for the restart guard.
     known_run: Mutex<Option<(String, Option<Moment>)>>,
     /// How often the primary has changed while we watched: what was opened before is not believed any more.
+    /// Acquire and Release are more than enough: a call of whoever does not see the change yet is like one that was sent before it.
     switches: AtomicU64,
     /// Who keeps what in a cluster, sorted. Known to all connections: what one learns of a failover, none may ignore.
     pub(crate) slots: Mutex<Arc<[Range]>>,

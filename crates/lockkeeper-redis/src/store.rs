@@ -36,9 +36,11 @@ pub(crate) struct Store {
     desks: Mutex<Vec<Arc<Desk>>>,
     /// The mark of all locks; none on a cluster, where each tag has its own.
     mark: Option<Arc<str>>,
-    /// The largest counter seen, of any lock: what is given later must be larger.
+    /// The largest counter seen, of any lock: what is given later must be larger. It only grows.
+    /// Acquire and Release are more than enough: whoever asks for a name after somebody of this process had it knows of that by the
+    /// queue, which orders the two.
     largest: AtomicU64,
-    /// Whether a task minds alarms and sentinels, and how to end it.
+    /// Whether a task minds alarms and sentinels, and how to end it. Acquire and Release, so that one caller begins it.
     minded: Arc<AtomicBool>,
     minder: Mutex<Option<AbortHandle>>,
     this: Weak<Store>,
@@ -328,7 +330,7 @@ impl Drop for Store {
     }
 }
 
-/// A task minds the store. If it goes away with its runtime, the next caller begins another.
+/// A task minds the store. If it goes away with its runtime, the next caller begins another. Release, for that one.
 struct Minding(Arc<AtomicBool>);
 
 impl Drop for Minding {

@@ -25,6 +25,7 @@ pub(crate) struct Sync {
     dialer: SharedDialer,
     scripts: Arc<Scripts>,
     /// The most replicas ever seen, for `majority`: one that is down still counts as a server.
+    /// Acquire and Release are more than enough: it only grows, and whoever asked alone judges by its own answer.
     most_seen: AtomicU32,
 }
 

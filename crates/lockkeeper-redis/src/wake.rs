@@ -160,6 +160,7 @@ impl Ear {
 /// What the driver of a connection speaks into.
 pub(crate) struct Tap {
     ear: Ear,
+    /// Acquire and Release, as is told in `connection.rs`.
     broken: Arc<AtomicBool>,
 }
 

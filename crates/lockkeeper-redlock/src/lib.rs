@@ -75,6 +75,7 @@ pub(crate) struct Shared<B> {
     /// What is remembered of each node, in the same order.
     pub(crate) trust: Arc<[Trust]>,
     profile: Profile,
+    /// Where the row of random numbers stands. Only that each is drawn once matters: Relaxed.
     chance: AtomicU64,
 }
 

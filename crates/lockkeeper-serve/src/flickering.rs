@@ -7,6 +7,7 @@ use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::inspect::{Finding, Inspect, LockInfo, Occupant};
 use lockkeeper_core::{Key, Memory};
 
+/// Hidden and looked at by one test, which does one after the other: Relaxed is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct Flickering {
     store: Memory,

@@ -37,7 +37,7 @@ pub struct HotNames(Arc<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     sketch: Mutex<Sketch>,
-    /// Held locks that were lost.
+    /// Held locks that were lost. Relaxed: only counted.
     lost: AtomicU64,
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Watch {
     roles: Mutex<Option<(Moment, Arc<Vec<Role>>)>>,
     leaders: std::sync::Mutex<BTreeMap<String, AskedFor>>,
     busiest: std::sync::Mutex<Sketch>,
-    /// Holders that were gone when their time was over.
+    /// Holders that were gone when their time was over. Relaxed: only counted.
     ran_out: AtomicU64,
 }
 

@@ -31,9 +31,11 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Notify,
-    /// It is likely our turn: asking is worthwhile.
+    /// It is likely our turn: asking is worthwhile. Acquire and Release are more than enough: a hint, written before it rings and read
+    /// after that was heard, which orders the two.
     called: AtomicBool,
-    /// Its claim holds, and listens for those who want that.
+    /// Its claim holds, and listens for those who want that. Acquire and Release are more than enough: it says whom to ring when
+    /// a connection has ended, and all are rung when another is open.
     #[cfg_attr(
         not(feature = "postgres"),
         expect(dead_code, reason = "only PostgreSQL's holders are called")
@@ -122,6 +124,7 @@ pub(crate) fn has_room(open: u64, most: u64, wished: usize) -> bool {
 
 /// The waiting connections of one process, and its claims for which others can wait.
 pub(crate) struct Chairs<S> {
+    /// Acquire and Release are more than enough: a bound, and nothing is read because of it.
     named: Arc<AtomicUsize>,
     state: Mutex<State<S>>,
 }
@@ -194,7 +197,7 @@ impl<S> Chairs<S> {
     }
 }
 
-/// One of the claims for which others can wait.
+/// One of the claims for which others can wait. Release, as is told of the bound.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<AtomicUsize>);
 
@@ -207,6 +210,7 @@ impl Drop for Permit {
 /// One who waits for whoever stands before it. Dropped, it waits no more.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    /// Only ever set, by whoever ends it. Acquire and Release are more than enough: one ring too many asks once more.
     over: Arc<AtomicBool>,
 }
 

@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// A task that counts how often it is woken.
+    /// A task that counts how often it is woken. Relaxed: on one thread.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 

@@ -47,7 +47,7 @@ pub(crate) struct Desk {
     /// Claims of anybody that should hear of the last commit.
     called: Vec<ClaimId>,
     has_cleaned: bool,
-    /// The connection's thread has nothing to do, or nothing that takes long.
+    /// The connection's thread has nothing to do, or nothing that takes long. Relaxed: a hint, as is told in `worker.rs`.
     rests: Arc<AtomicBool>,
     /// How many more verbs may write before the log is copied back.
     log_left: u32,

@@ -12,6 +12,7 @@ const SPIN_MAX: Duration = Duration::from_micros(300);
 const MISSES_MAX: u32 = 5;
 
 /// Whether to spin, learnt from how often it was in vain: on a busy machine it always is.
+/// Relaxed: guesses; one that gets lost costs a spin.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     misses: AtomicU32,
@@ -49,6 +50,7 @@ impl Spin {
 
 /// With one core, whoever spins only keeps the other from working.
 fn has_cores() -> bool {
+    // Relaxed: whoever does not see it finds the same number.
     static CORES: AtomicU32 = AtomicU32::new(0);
     if CORES.load(Ordering::Relaxed) == 0 {
         let cores = std::thread::available_parallelism().map_or(1, |it| u32::try_from(it.get()).unwrap_or(1));
@@ -57,7 +59,8 @@ fn has_cores() -> bool {
     1 < CORES.load(Ordering::Relaxed)
 }
 
-/// How long the thread usually takes for a batch, in nanoseconds; a moving average.
+/// How long the thread usually takes for a batch, in nanoseconds; a moving average. Relaxed: written by one
+/// thread, and a guess for all others.
 #[derive(Debug, Default)]
 pub(crate) struct Usual(AtomicU32);
 

@@ -56,7 +56,8 @@ pub(crate) struct Spins {
     pub(crate) usual: Usual,
     answers: Spin,
     pub(crate) requests: Spin,
-    /// The thread has nothing to do, or nothing that takes long. A hint: whoever has the desk may do something.
+    /// The thread has nothing to do, or nothing that takes long. A hint, so Relaxed is enough: what may be done is
+    /// decided by who has the desk, under its lock.
     pub(crate) rests: Arc<AtomicBool>,
 }
 

@@ -5,6 +5,7 @@ mod claims;
 mod evidence;
 mod leads;
 mod map;
+mod orderings;
 mod pages;
 mod shape;
 mod words;
@@ -38,6 +39,7 @@ pub(crate) fn check() -> Result<(), String> {
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
         rust_file(&name, &text, &mut complaints);
         words::check(&name, &text, &mut complaints);
+        orderings::check(&name, &text, &mut complaints);
         if shape::ships(&name) {
             shape::file(&name, &text, &mut complaints);
         }

@@ -19,7 +19,7 @@ static WAIT_MAX: AtomicU64 = AtomicU64::new(0);
 const NAP: Duration = Duration::from_micros(200);
 
 /// How much is open in this process; in the upper half how many forks it is away from the first. A fork has none of the
-/// tasks that its parent counted.
+/// tasks that its parent counted. Acquire and Release: who finds nothing open sees all that the tasks did.
 struct Count(AtomicU64);
 
 impl Count {
@@ -37,7 +37,6 @@ impl Count {
         self.change(|(theirs, count)| (theirs == forks).then(|| packed(forks, count.saturating_sub(1))));
     }
 
-    /// Release and acquire: who finds nothing open sees all that the tasks did.
     fn change(&self, to: impl Fn((u32, u32)) -> Option<u64>) {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| to(unpacked(it)));
     }

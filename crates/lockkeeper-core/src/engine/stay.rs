@@ -1,10 +1,9 @@
 //! Whether a tenure may stay with its process after it was given back, and how that went so far.
-//!
-//! Whoever takes the lock says it before it has its guard, and whoever gives it back got the guard from there, which orders the
-//! two; the rest are hints. Relaxed is enough for all of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Whoever takes the lock says it before it has its guard, and whoever gives it back got the guard from there, which orders the
+/// two; the rest are hints. Relaxed is enough for all of them.
 #[derive(Default)]
 pub(crate) struct Stay {
     warm: AtomicBool,

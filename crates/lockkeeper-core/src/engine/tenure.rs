@@ -50,7 +50,7 @@ pub(crate) struct Tenure {
     /// What it weighs, of what. Changed only by the queue, under its lock, and read there, or by who has not shared it yet: Relaxed.
     weight: AtomicU32,
     capacity: AtomicU32,
-    /// It is about to become one of readers. Under the queue's lock, too.
+    /// It is about to become one of readers. Under the queue's lock, too: Relaxed.
     lowering: AtomicBool,
     /// Whether it may stay when it is given back.
     pub(crate) stay: Stay,
@@ -58,20 +58,20 @@ pub(crate) struct Tenure {
     pub(crate) is_private: bool,
     counter: u64,
     /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
-    /// read it without that lock: see `listened`.
+    /// read it without that lock, in one order with `listened`: SeqCst, as is told there.
     hand_ons: AtomicU64,
     /// Only ever moved forward, by the one renewal that is under way. Whoever reads it acts on this number alone, so
     /// Acquire and Release are more than enough; an old value errs on the safe side.
     valid_until: AtomicU64,
     /// Written and read by the rounds, except that a renewal may write it too. A plan, not a promise: an old value
-    /// costs a renewal that comes early. Relaxed is enough; likewise `ask_at`.
+    /// costs a renewal that comes early. Relaxed is enough.
     renew_at: AtomicU64,
-    /// When to ask, before it must be renewed, whether somebody outside waits.
+    /// When to ask, before it must be renewed, whether somebody outside waits. A plan, too: Relaxed.
     ask_at: AtomicU64,
     /// When we learnt that somebody outside waits; `NEVER` while we know of nobody. It and `wanted_from` are written in two steps by
     /// the renewal that is under way; a reader between them hands on a little more or less than the bounds say, once: Relaxed.
     wanted_since: AtomicU64,
-    /// `hand_ons` at that time.
+    /// `hand_ons` at that time. Relaxed, as is told there.
     wanted_from: AtomicU64,
     /// Not to be given back before. Only moved forward, before the guard that asked for it exists, which orders the two: Relaxed.
     kept_until: AtomicU64,

@@ -88,6 +88,8 @@ impl Driver {
 /// ```
 #[derive(Debug, Default)]
 pub struct Tasks {
+    /// Acquire and Release, so that whoever finds no task open sees all that they did. That nobody sleeps through the end of the
+    /// last one is what the lock inside of `all_done` sees to: it is entered before this is looked at, and after it is changed.
     open: AtomicUsize,
     all_done: Notify,
 }
@@ -95,7 +97,6 @@ pub struct Tasks {
 impl Tasks {
     /// The same task, which counts as open from now on until it ends or is dropped.
     pub fn track<F: Future>(self: &Arc<Self>, task: F) -> impl Future<Output = F::Output> + use<F> {
-        // Acquire and release, so that whoever finds no task open sees all that they did.
         self.open.fetch_add(1, Ordering::AcqRel);
         let done = Done(self.clone());
         async move {

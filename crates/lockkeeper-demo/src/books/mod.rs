@@ -109,7 +109,7 @@ impl Tables {
     }
 }
 
-/// Statements sent to the database.
+/// Statements sent to the database. Relaxed: read when all who count are done, and their tasks were awaited.
 #[derive(Debug, Default)]
 pub(crate) struct Statements(AtomicU64);
 

@@ -39,6 +39,8 @@ impl Identity {
 /// The sessions of which nobody knows what they still do.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
+    /// Whether there are some, so that most need not take the lock under which alone it is written. Release and Acquire: whoever asks
+    /// after one was noted sees that.
     any: AtomicBool,
     sessions: Mutex<Vec<Identity>>,
 }

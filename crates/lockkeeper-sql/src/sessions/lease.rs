@@ -52,7 +52,8 @@ pub(crate) struct Lease<W: Conversation> {
     /// A beat that is under way.
     beating: Mutex<Option<watch::Receiver<Option<Beaten>>>>,
     /// It holds nothing, and nobody looks after it until it does. Whoever clears it rings `stirred`. Set before it is looked
-    /// whether something is held, and cleared after something is: the lock of `held` lies between, so one of both is seen.
+    /// whether something is held, and cleared after something is: the lock of `held` lies between, so one of both is seen,
+    /// and Relaxed is enough.
     dozes: AtomicBool,
     stirred: Arc<Notify>,
 }

@@ -295,7 +295,7 @@ fn more_are_let_in_at_once_than_the_kernel_keeps_rings_for() {
     server.join().unwrap();
 }
 
-/// Looks what whoever is woken finds, while it is woken.
+/// Looks what whoever is woken finds, while it is woken. Relaxed: read after the answer that wakes it.
 struct Woken {
     desk: Arc<Mutex<Desk>>,
     spins: Arc<Spins>,

@@ -27,7 +27,7 @@ pub(super) struct User {
     pub(super) keys: u64,
     pub(super) shares: bool,
     pub(super) together: bool,
-    /// How often its process was paused so far.
+    /// How often its process was paused so far. Relaxed: a simulation has one thread.
     pub(super) pauses: Arc<AtomicU64>,
 }
 

@@ -20,6 +20,7 @@ pub struct Way {
     pub(super) clock: Clock,
     pub(super) process: Arc<Process>,
     pub(super) network: Arc<Process>,
+    /// Nothing goes wrong any more. Relaxed: a simulation has one thread.
     pub(super) healed: Arc<AtomicBool>,
     pub(super) chance: Arc<Mutex<Chance>>,
 }

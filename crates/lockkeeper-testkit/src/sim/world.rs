@@ -25,6 +25,7 @@ const FIRST: ProcessId = 2;
 type Settings = Arc<dyn Fn(LockerBuilder) -> LockerBuilder + Send + Sync>;
 type Connect<S> = Arc<dyn Fn(&S, &Way) -> LockerBuilder + Send + Sync>;
 
+/// A simulation has one thread: Relaxed is enough.
 #[derive(Clone)]
 pub(super) struct World<S> {
     scenario: Scenario,
@@ -40,7 +41,7 @@ pub(super) struct World<S> {
     chance: Arc<Mutex<Chance>>,
 }
 
-/// A living process.
+/// A living process. Relaxed, as in the world that it lives in.
 struct Member {
     id: ProcessId,
     locker: Locker,

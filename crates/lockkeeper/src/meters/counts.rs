@@ -14,6 +14,7 @@ use super::text::{Series, Value};
 /// How many checkers of fences are told apart.
 const CHECKERS_MAX: usize = 16;
 
+/// Relaxed: only counted. Whoever is alone in its place may read and then write; `places.rs` says who that is.
 #[derive(Debug, Default)]
 struct Count(AtomicU64);
 
@@ -49,7 +50,7 @@ fn more(number: &AtomicU64, by: u64, alone: bool) {
 #[derive(Debug)]
 pub(super) struct Buckets<const N: usize> {
     counts: [Count; N],
-    /// In billionths.
+    /// In billionths. Relaxed: only counted.
     sum: AtomicU64,
 }
 
