@@ -97,6 +97,9 @@ pub(crate) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+    /// Print the version, and what was built in
+    #[command(hide = true)]
+    Version,
     /// Print the names of locks, for completion
     #[command(hide = true)]
     Names(crate::completions::Names),

@@ -11,7 +11,7 @@ use crate::args::{Json, some_span};
 use crate::exit::{self, Failure, Result};
 use crate::output::span;
 use crate::screen::{Screen, Tone};
-use crate::table::{self, Cell, Column};
+use crate::table::{self, Cell, Column, Gives};
 use crate::{text, view};
 
 /// What comes first.
@@ -119,14 +119,14 @@ pub(crate) struct Doctor {
 }
 
 const COLUMNS: [Column; 8] = [
-    Column { heading: "NAME", least: Some(12) },
-    Column { heading: "HOLDER", least: Some(12) },
-    Column { heading: "KIND", least: Some(4) },
-    Column { heading: "NOTE", least: Some(4) },
-    Column { heading: "HELD FOR", least: None },
-    Column { heading: "FENCE", least: Some(5) },
-    Column { heading: "VALID FOR", least: None },
-    Column { heading: "WAITERS", least: None },
+    Column { heading: "NAME", gives: Gives::To(12) },
+    Column { heading: "HOLDER", gives: Gives::To(12) },
+    Column { heading: "KIND", gives: Gives::To(4) },
+    Column { heading: "NOTE", gives: Gives::To(4) },
+    Column { heading: "HELD FOR", gives: Gives::Never },
+    Column { heading: "FENCE", gives: Gives::All },
+    Column { heading: "VALID FOR", gives: Gives::Never },
+    Column { heading: "WAITERS", gives: Gives::Never },
 ];
 
 /// The lines of the list, the heading first.

@@ -59,6 +59,10 @@ fn main() -> ExitCode {
 }
 
 fn answer(mut cli: Cli) -> Result<u8> {
+    if let Command::Version = cli.command {
+        output::data(&format!("lockkeeper {}\n", features::version()))?;
+        return Ok(0);
+    }
     if let Command::Completions { shell } = cli.command {
         output::data(&completions::script(shell, Cli::command()))?;
         return Ok(0);
@@ -102,7 +106,8 @@ fn answer(mut cli: Cli) -> Result<u8> {
             | Command::Config(_)
             | Command::Demo(_)
             | Command::Man { .. }
-            | Command::Serve(_) => Ok(0),
+            | Command::Serve(_)
+            | Command::Version => Ok(0),
         }
     })
 }
@@ -114,7 +119,12 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Help and version go to standard output; everything else is bad usage.
 fn not_understood(error: &clap::Error) -> u8 {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
+    use clap::error::ErrorKind::{DisplayHelp, DisplayVersion, MissingSubcommand};
+    // With a variable set clap believes that something was said.
+    if error.kind() == MissingSubcommand && std::env::args_os().len() == 1 {
+        output::say_raw(&Cli::command().render_help().to_string());
+        return exit::USAGE;
+    }
     let words: String = error.render().to_string().split_inclusive('\n').map(without_variables).collect();
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
         return output::data(&words).map_or_else(|it| it.code, |()| 0);

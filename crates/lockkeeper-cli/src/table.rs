@@ -4,11 +4,21 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::screen::{Screen, Tone};
 
-/// A column: its heading, and to how little it may be shortened.
+/// A column: its heading, and how it gives way where not all columns fit.
 pub(crate) struct Column {
     pub(crate) heading: &'static str,
-    /// `None`: never.
-    pub(crate) least: Option<usize>,
+    pub(crate) gives: Gives,
+}
+
+/// How a column gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// Not at all.
+    Never,
+    /// It is shortened, to so little at least.
+    To(usize),
+    /// It is left out before any other is shortened: a part of it says nothing.
+    All,
 }
 
 /// A cell, fit to print.
@@ -46,34 +56,40 @@ pub(crate) fn lines<const N: usize>(
     screen: Screen,
 ) -> Vec<String> {
     let heading = columns.each_ref().map(|it| Cell::toned(it.heading, Tone::Heading));
-    let mut widths = [0; N];
-    for row in std::iter::once(&heading).chain(rows) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.text.width());
-        }
-    }
+    let all = || std::iter::once(&heading).chain(rows);
+    let width = |at: usize| all().map(|it| it[at].text.width()).max().unwrap_or(0);
+    let mut kept: Vec<(usize, usize)> = (0..N).map(|at| (at, width(at))).collect();
     if let Some(room) = screen.width {
-        shrink(columns, &mut widths, room);
+        shrink(columns, &mut kept, room);
     }
-    std::iter::once(&heading).chain(rows).map(|it| line(it, &widths, screen)).collect()
+    all().map(|it| line(it, &kept, screen)).collect()
 }
 
-/// Take from the widest column that may give, until all fit or none can give more.
-fn shrink(columns: &[Column], widths: &mut [usize], room: usize) {
-    let all = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-    while room < all(widths) {
-        let spare = |at: usize| columns[at].least.map_or(0, |least| widths[at].saturating_sub(least));
-        let Some(widest) = (0..widths.len()).filter(|it| 0 < spare(*it)).max_by_key(|it| widths[*it]) else {
-            return;
+/// Of the columns with their widths, leave out those that only fit whole, and then take from the widest that may give, until all
+/// fit or none can give more.
+fn shrink(columns: &[Column], kept: &mut Vec<(usize, usize)>, room: usize) {
+    let all = |kept: &[(usize, usize)]| {
+        kept.iter().map(|it| it.1).sum::<usize>() + GAP * kept.len().saturating_sub(1)
+    };
+    if room < all(kept) {
+        kept.retain(|it| columns[it.0].gives != Gives::All);
+    }
+    while room < all(kept) {
+        let may_give = |it: &&mut (usize, usize)| match columns[it.0].gives {
+            Gives::To(least) => least < it.1,
+            Gives::Never | Gives::All => false,
         };
-        widths[widest] -= 1;
+        let Some(widest) = kept.iter_mut().filter(may_give).max_by_key(|it| it.1) else { return };
+        widest.1 -= 1;
     }
 }
 
-fn line<const N: usize>(row: &[Cell; N], widths: &[usize; N], screen: Screen) -> String {
+/// The cells of the columns that are kept, each in its width.
+fn line(row: &[Cell], kept: &[(usize, usize)], screen: Screen) -> String {
     let (mut out, mut used) = (String::new(), 0);
-    let last = row.iter().rposition(|it| !it.text.is_empty()).unwrap_or(0);
-    for (at, (cell, width)) in row.iter().zip(widths).enumerate().take(last + 1) {
+    let last = kept.iter().rposition(|it| !row[it.0].text.is_empty()).unwrap_or(0);
+    for (at, (column, width)) in kept.iter().enumerate().take(last + 1) {
+        let cell = &row[*column];
         // What still does not fit is cut off, so that a row stays a line.
         let room = screen.width.map_or(*width, |it| it.saturating_sub(used).min(*width));
         let text = shortened(&cell.text, room);
@@ -132,9 +148,9 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 3] = [
-        Column { heading: "NAME", least: Some(6) },
-        Column { heading: "NOTE", least: Some(4) },
-        Column { heading: "N", least: None },
+        Column { heading: "NAME", gives: Gives::To(6) },
+        Column { heading: "NOTE", gives: Gives::To(4) },
+        Column { heading: "N", gives: Gives::Never },
     ];
 
     fn rows() -> [[Cell; 3]; 2] {
@@ -164,6 +180,20 @@ mod tests {
         let lines = lines(&COLUMNS, &rows(), screen);
         assert!(lines[1].ends_with("  1"), "numbers stay whole: {lines:?}");
         assert!(lines[1].contains('…'), "{lines:?}");
+    }
+
+    #[test]
+    fn what_says_nothing_in_part_is_left_out_before_anything_is_shortened() {
+        let columns = [
+            Column { heading: "NAME", gives: Gives::To(6) },
+            Column { heading: "FENCE", gives: Gives::All },
+            Column { heading: "N", gives: Gives::Never },
+        ];
+        let rows = [["orders/42".into(), "1176458118597378048".into(), "1".into()]];
+        let at = |width| lines(&columns, &rows, Screen { width: Some(width), ..Screen::default() });
+        assert_eq!(at(33), ["NAME       FENCE                N", "orders/42  1176458118597378048  1"]);
+        assert_eq!(at(32), ["NAME       N", "orders/42  1"]);
+        assert_eq!(at(10), ["NAME     N", "orders…  1"]);
     }
 
     #[test]

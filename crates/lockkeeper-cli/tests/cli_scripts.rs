@@ -138,6 +138,7 @@ fn the_version_tells_what_was_built_in() {
     let told: Vec<&str> = long.lines().skip(1).collect();
     let expected = [format!("features: {}", list(built)), format!("not built in: {}", list(not))];
     assert_eq!(told, expected, "{long}");
+    assert_eq!(text(&output(&mut lockkeeper(["version"])).stdout), long);
     let short = text(&output(&mut lockkeeper(["-V"])).stdout);
     assert_eq!(short, concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n"));
 }

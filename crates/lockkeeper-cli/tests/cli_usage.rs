@@ -29,6 +29,22 @@ fn help_and_version_go_to_standard_output_and_succeed() {
     }
 }
 
+#[test]
+fn who_says_nothing_is_told_what_there_is() {
+    for url in [None, Some("memory:")] {
+        let mut command = lockkeeper([""; 0]);
+        command.env_remove("LOCKKEEPER_URL");
+        if let Some(url) = url {
+            command.env("LOCKKEEPER_URL", url);
+        }
+        let end = output(&mut command);
+        assert_eq!(code(&end), 64, "{url:?}");
+        let told = text(&end.stderr);
+        assert!(told.contains("\nCommands:\n  run ") && told.contains("Examples:"), "{url:?}: {told}");
+        assert!(!told.contains("names"), "{told}");
+    }
+}
+
 /// The help of this command and of all below it.
 fn helps(path: &[&str], value: Option<(&[String], &str)>) -> Vec<(String, String)> {
     let args: Vec<&str> = path.iter().copied().chain(["--help"]).collect();
