@@ -187,9 +187,10 @@ Examples:
   lockkeeper ls --watch         again every second; see also `lockkeeper top`
   lockkeeper ls --json | jq -r '.locks[].name'
 
-On a terminal the list is as wide as the window, and long texts end with `…`. Elsewhere
-nothing is cut but notes, after 40 columns. --watch prints an empty line after each look where there is no terminal,
-and with --json one object per line. NO_COLOR=1 switches colours off.
+On a terminal the list is as wide as the window: a fence that does not fit is left out, and
+long texts end with `…`. Elsewhere nothing is cut but notes, after 40 columns. --watch prints
+an empty line after each look where there is no terminal, and with --json one object per
+line. NO_COLOR=1 switches colours off.
 
 KIND is how a lock is held: `lock` (alone), `reader`, `writer`, `2 of 5 permits`.
 Control characters and other characters that would garble a terminal are shown as \\u{1b}.
