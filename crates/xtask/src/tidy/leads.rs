@@ -14,8 +14,7 @@ const REPOSITORY: &[&str] = &[
     "lockkeeper = { git = \"https://github.com/lockkeeper",
 ];
 /// Of the past and of the future; and this.
-const ELSEWHERE: &[&str] =
-    &["CHANGELOG.md", "CONTRIBUTING.md", "docs/decisions/", "crates/xtask/"];
+const ELSEWHERE: &[&str] = &["CHANGELOG.md", "CONTRIBUTING.md", "docs/decisions/", "crates/xtask/"];
 /// What an installed program says of itself names pages as everybody can read them. Stores name those of the repository, and
 /// the command makes addresses of them.
 const COMMAND: &str = "crates/lockkeeper-cli/src/";
