@@ -154,7 +154,7 @@ async fn a_slot_that_moves_to_another_shard_takes_its_line_along() {
     assert!(matches!(renewed, Renewal::Held { wanted: true, .. }), "{renewed:?}");
     one.leave().await.unwrap();
     until_held(&mut two).await;
-    // And the channel has moved, too: the next hand-over needs no recheck.
+    // And the channel has moved, too: the next hand-off needs no recheck.
     let mut three = redis.enter(claim_of("k", long, 1, 1));
     waits(&mut three).await;
     two.leave().await.unwrap();

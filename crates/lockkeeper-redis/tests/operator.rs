@@ -86,7 +86,7 @@ async fn the_least_rights_in_the_docs_suffice_and_no_right_is_too_many() {
     let server = servers::Redis::start(RedisOptions::default().acl(&rule)).await.unwrap();
     let url = format!("redis://locks:secret@{}", server.address());
     let redis = Redis::connect(&url).await.unwrap();
-    // Everything that the scripts can do: mutex, room, line, hand-over, renewal, break, show.
+    // Everything that the scripts can do: mutex, room, line, hand-off, renewal, break, show.
     let (mut one, mut two) = (redis.enter(claim("k")), redis.enter(claim("k")));
     held(&mut one).await;
     waits(&mut two).await;

@@ -25,7 +25,7 @@ local now = (time[1] - 1577836800) * 100000 + math.floor(time[2] / 10)
 local brace = string.find(main, '{', 1, true)
 local mark = string.sub(main, 1, brace - 1) --@mark
   .. 'mark'
--- The usual hand-over, without the whole of the room: a lock that is held alone goes to the first in line, which takes all
+-- The usual hand-off, without the whole of the room: a lock that is held alone goes to the first in line, which takes all
 -- of it and hears of it.
 if not refused_for and #m >= 82 and string.sub(m, 1, 2) == 'H1' and string.sub(m, 19, 34) == me
   and now < struct.unpack('>d', m, 11) then
