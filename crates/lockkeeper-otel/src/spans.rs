@@ -3,13 +3,14 @@
 //! A span of a wait is made when it is over: until then nobody knows whether it is worth one, and its beginning is known.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::meters::readings;
 use lockkeeper::observe::{Event, TraceContext};
 use lockkeeper::{Fence, Key};
 use lockkeeper_core::clock::time_of_day;
+use lockkeeper_core::kit::locked;
 use opentelemetry::trace::{
     Link, Span, SpanContext, SpanId, Status, TraceContextExt as _, TraceFlags, TraceId, TraceState, Tracer,
 };
@@ -105,7 +106,7 @@ where
     }
 
     fn held(&self) -> MutexGuard<'_, Held<T::Span>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.held)
     }
 
     pub(crate) fn observe(&self, event: &Event<'_>) {

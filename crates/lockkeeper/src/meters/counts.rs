@@ -1,9 +1,10 @@
 //! The numbers of one locker, as atomics: nothing is locked and nothing allocated on the path of a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{Event, Observer, Verb};
 
 use super::classes::{Classes, Known, OTHER};
@@ -278,7 +279,7 @@ impl Counts {
     }
 
     fn refused(&self, checker: &'static str) {
-        let mut known = self.fences_refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.fences_refused);
         let full = CHECKERS_MAX <= known.len();
         let name = if full && !known.iter().any(|it| it.0 == checker) { OTHER } else { checker };
         match known.iter_mut().find(|it| it.0 == name) {
@@ -332,7 +333,7 @@ impl Counts {
             }
         }
         count(&table::ABANDONED, &[], &self.abandoned);
-        let refused = self.fences_refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = locked(&self.fences_refused);
         for (checker, number) in refused.iter() {
             out.push(labels.series(&table::FENCES_REFUSED, &[checker], Value::Counter(*number)));
         }

@@ -27,9 +27,10 @@ mod text;
 mod two_phase;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lockkeeper_core::Key;
+use lockkeeper_core::kit::locked;
 use lockkeeper_core::observe::{Event, Observer, Source};
 
 use classes::OTHER;
@@ -110,7 +111,7 @@ impl Meters {
 
     /// All numbers, as they are now.
     pub fn snapshot(&self) -> Snapshot {
-        let lockers = self.lockers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lockers = locked(&self.lockers).clone();
         let mut series = Vec::new();
         for it in &lockers {
             it.series(&mut series);
@@ -128,7 +129,7 @@ impl Meters {
 
     /// The numbers of one locker. Those of the same name on the same kind of store share them.
     fn of(&self, store: &str, locker: &str) -> Arc<Counts> {
-        let mut lockers = self.lockers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lockers = locked(&self.lockers);
         let find = |all: &[Arc<Counts>], locker: &str| {
             all.iter().find(|it| it.store == store && it.locker == locker).cloned()
         };

@@ -1,10 +1,11 @@
 //! Numbers about two-phase commit: what callers were answered, and what was in doubt when somebody looked.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkeeper_core::clock::time_of_day;
+use lockkeeper_core::kit::locked;
 use lockkeeper_twophase::{Outcome, Step, Survey};
 
 use super::Meters;
@@ -46,7 +47,7 @@ impl TwoPhaseCounts {
                 tell(&TWO_PHASE, Some(outcome.word()), Buckets::value_of(&[times], SECONDS));
             }
         }
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = locked(&self.seen);
         let Some(seen) = &*seen else { return };
         for (participant, (in_doubt, damaged)) in &seen.of {
             tell(&IN_DOUBT, Some(participant), Value::Gauge(*in_doubt));
@@ -109,6 +110,6 @@ impl Meters {
     /// # }
     /// ```
     pub fn in_doubt(&self, survey: Option<&Survey>) {
-        *self.two_phase.seen.lock().unwrap_or_else(PoisonError::into_inner) = survey.map(Seen::of);
+        *locked(&self.two_phase.seen) = survey.map(Seen::of);
     }
 }
