@@ -12,7 +12,7 @@ pub(crate) fn encryption(chosen: bool, cipher: &str, hosts: &[&str]) -> Finding 
     }
     let what = "the connection is not encrypted";
     if hosts.iter().all(local) {
-        let consequence = "the server is on this host, where nobody can listen";
+        let consequence = "the server is on this host: what is said passes no network";
         return Finding::fine(what, consequence);
     }
     let consequence = "whoever sees the network sees the password and can release any lock";

@@ -125,11 +125,11 @@ pub(super) struct Recover {
     pub(super) watch: bool,
 
     /// Try again for so long while something is left
-    #[arg(long, value_name = "SPAN", value_parser = wait_span, conflicts_with_all = ["dry_run", "without_log", "watch"])]
+    #[arg(long, value_name = "DUR", value_parser = wait_span, conflicts_with_all = ["dry_run", "without_log", "watch"])]
     pub(super) wait: Option<Duration>,
 
     /// How often, with --watch and --wait
-    #[arg(long, value_name = "SPAN", value_parser = some_span, default_value = "2s")]
+    #[arg(long, value_name = "DUR", value_parser = some_span, default_value = "2s")]
     pub(super) every: Duration,
 
     #[command(flatten)]
