@@ -141,15 +141,12 @@ impl Link {
             }
             let is_over = patience.max(OPEN_MIN) + STALL < now - since;
             if is_over || !self.pulse.busy.load(Ordering::Acquire) {
-                // Withdrawn, unless somebody has begun with it.
-                answer.close();
+                let has_begun = self.pulse.withdraw(|| answer.close());
                 if let Ok(answer) = answer.try_recv() {
                     return answer;
                 }
                 self.pulse.stalled.store(true, Ordering::Release);
-                fence(Ordering::SeqCst);
-                let busy = self.pulse.busy.load(Ordering::Acquire);
-                if let Some(doubts) = self.doubts.as_ref().filter(|_| busy) {
+                if let Some(doubts) = self.doubts.as_ref().filter(|_| has_begun) {
                     doubts.add(self.pulse.identity().as_ref());
                 }
                 return Err(Trouble::Stalled);
@@ -166,6 +163,24 @@ impl Pulse {
     fn step(&self) {
         self.stalled.store(false, Ordering::Release);
         self.steps.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Begin with a request, unless it was withdrawn.
+    fn begin(&self, is_withdrawn: impl FnOnce() -> bool) -> bool {
+        self.busy.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let begins = !is_withdrawn();
+        if !begins {
+            self.busy.store(false, Ordering::Release);
+        }
+        begins
+    }
+
+    /// Withdraw a request. Whether somebody may have begun with it.
+    fn withdraw(&self, withdraw: impl FnOnce()) -> bool {
+        withdraw();
+        fence(Ordering::SeqCst);
+        self.busy.load(Ordering::Acquire)
     }
 }
 
@@ -189,13 +204,12 @@ impl Way {
         let mut open = None::<Open>;
         while let Some(request) = inbox.recv().await {
             self.pulse.step();
-            self.pulse.busy.store(true, Ordering::Release);
-            fence(Ordering::SeqCst);
-            if request.reply.is_closed() {
-                self.pulse.busy.store(false, Ordering::Release);
+            let is_withdrawn = || request.reply.is_closed();
+            if !self.pulse.begin(is_withdrawn) {
                 continue;
             }
-            let answer = self.answer(&mut open, request.ask, request.patience, request.heard_since).await;
+            let Request { ask, patience, heard_since, .. } = request;
+            let answer = self.answer(&mut open, ask, patience, heard_since, is_withdrawn).await;
             if answer.as_ref().is_err_and(Trouble::is_answer) && answer.as_ref().is_err_and(Trouble::spoils) {
                 // Nothing is under way any more, but nobody can tell what is left of it.
                 open = None;
@@ -232,6 +246,7 @@ impl Way {
         ask: Ask,
         mut patience: Duration,
         heard_since: Moment,
+        is_withdrawn: impl Fn() -> bool,
     ) -> Result<Reply> {
         let (clock, answer_within) = (&self.clock, self.options.common.timeout);
         if open.as_ref().is_some_and(|it| it.heard_at < heard_since) {
@@ -254,6 +269,10 @@ impl Way {
             let (conn, identity) = opening.await?;
             *self.pulse.identity() = identity;
             *open = Some(Open { conn, heard_at: clock.now() });
+            // Whoever withdrew it before the session was known could not note it as one in doubt.
+            if is_withdrawn() {
+                return Err(Trouble::Stalled);
+            }
         }
         let Some(Open { conn, .. }) = open else { return Err(Trouble::Silent) };
         if let Some(doubts) = &self.doubts {
@@ -308,5 +327,32 @@ async fn run(conn: &mut Conn, ask: Ask, sent_at: Moment) -> Result<Reply> {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("pulse", &self.pulse).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_is_withdrawn_while_it_is_begun_with_is_in_doubt_or_not_begun() {
+        // Withdrawn while whoever begins looks whether it is: what it sees is from before.
+        let (pulse, in_doubt) = (Pulse::default(), Cell::new(false));
+        let begun = pulse.begin(|| {
+            in_doubt.set(pulse.withdraw(|| {}));
+            false
+        });
+        assert!(begun && in_doubt.get());
+        // Begun with in the moment before it is withdrawn.
+        let (pulse, begun) = (Pulse::default(), Cell::new(false));
+        let in_doubt = pulse.withdraw(|| begun.set(pulse.begin(|| false)));
+        assert!(begun.get() && in_doubt);
+        // Withdrawn before, and nobody begins.
+        let (pulse, withdrawn) = (Pulse::default(), Cell::new(false));
+        assert!(!pulse.withdraw(|| withdrawn.set(true)));
+        assert!(!pulse.begin(|| withdrawn.get()));
+        assert!(!pulse.withdraw(|| {}), "nobody is at work");
     }
 }

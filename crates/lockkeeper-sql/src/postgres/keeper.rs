@@ -40,9 +40,7 @@ pub(crate) struct Keeper {
     pub(super) channel: Arc<str>,
     renewals: Lane<Renew, Renewal>,
     places: Lane<Keep, Seen>,
-    /// How many of our claims are about to be called. In one order with `listens` of the session (SeqCst): a claim counts itself and
-    /// then looks whether we listen, and who ends that says so and then looks for claims. So one of the two sees the other.
-    near: AtomicUsize,
+    near: NearClaims,
     /// Acquire and Release, and only ever swapped: who finds that somebody rests already is seen by that one.
     resting: AtomicBool,
     /// How often we have begun to listen. Release and Acquire: counted before it is said that we listen, and read after that was seen.
@@ -73,7 +71,7 @@ impl Keeper {
             channel: format!("lockkeeper_{}", id.to_hex()).into(),
             renewals: Lane::new(2, RENEWALS),
             places: Lane::new(1, PLACES),
-            near: AtomicUsize::new(0),
+            near: NearClaims::default(),
             resting: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             changing: tokio::sync::Mutex::default(),
@@ -188,7 +186,7 @@ impl Keeper {
 
     /// We stand at the end of a long line: there is nothing to hear for a while.
     pub(crate) fn far(self: &Arc<Self>) {
-        if self.near.load(Ordering::SeqCst) == 0 && self.is_listening() {
+        if self.near.are_none() && self.is_listening() {
             let keeper = self.clone();
             self.runtime().spawn(async move { keeper.unlisten().await });
         }
@@ -197,17 +195,35 @@ impl Keeper {
     async fn unlisten(&self) {
         let _changing = self.changing.lock().await;
         let Some(session) = self.way.open_session() else { return };
-        if self.near.load(Ordering::SeqCst) != 0 || !session.listens.swap(false, Ordering::SeqCst) {
-            return;
+        let cease = || session.listens.swap(false, Ordering::SeqCst);
+        if self.near.unless_any(cease, || session.listens.store(true, Ordering::SeqCst)) {
+            // If it fails the session is broken, which the next verb notices.
+            let unlisten = format!("UNLISTEN {}", self.channel);
+            let _ = self.way.shared.in_time(session.client.batch_execute(&unlisten)).await;
         }
-        if self.near.load(Ordering::SeqCst) != 0 {
-            // Somebody came meanwhile, and may have seen that we listen.
-            session.listens.store(true, Ordering::SeqCst);
-            return;
+    }
+}
+
+/// How many of our claims may be called any time. In one order with whether the session listens (SeqCst): a claim counts itself and then
+/// looks whether we listen, and who ends that says so and then looks for claims. So one of the two sees the other.
+#[derive(Debug, Default)]
+struct NearClaims(AtomicUsize);
+
+impl NearClaims {
+    fn are_none(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 0
+    }
+
+    /// Cease, unless there are any. Who comes meanwhile may have seen that we go on: for that one we do.
+    fn unless_any(&self, cease: impl FnOnce() -> bool, go_on: impl FnOnce()) -> bool {
+        if !self.are_none() || !cease() {
+            return false;
         }
-        // If it fails the session is broken, which the next verb notices.
-        let unlisten = format!("UNLISTEN {}", self.channel);
-        let _ = self.way.shared.in_time(session.client.batch_execute(&unlisten)).await;
+        let nobody_came = self.are_none();
+        if !nobody_came {
+            go_on();
+        }
+        nobody_came
     }
 }
 
@@ -216,14 +232,14 @@ pub(crate) struct Near(Arc<Keeper>);
 
 impl Near {
     pub(crate) fn new(keeper: &Arc<Keeper>) -> Self {
-        keeper.near.fetch_add(1, Ordering::SeqCst);
+        keeper.near.0.fetch_add(1, Ordering::SeqCst);
         Near(keeper.clone())
     }
 }
 
 impl Drop for Near {
     fn drop(&mut self) {
-        if self.0.near.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.0.near.0.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.rest();
         }
     }
@@ -244,9 +260,7 @@ async fn stay_open(weak: Weak<Keeper>, ears: Arc<Ears>) {
         for attempt in 0.. {
             let Some(keeper) = weak.upgrade() else { return };
             let opened = keeper.way.session().await.is_ok();
-            if opened
-                && (keeper.near.load(Ordering::SeqCst) == 0 || keeper.listen_now().await || keeper.is_deaf())
-            {
+            if opened && (keeper.near.are_none() || keeper.listen_now().await || keeper.is_deaf()) {
                 // Messages may have been missed.
                 ears.wake.all().iter().for_each(|it| it.ring());
                 break;
@@ -323,5 +337,33 @@ impl Carry<Keep, Seen> for Keeper {
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keeper").field("channel", &self.channel).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_that_comes_while_we_cease_to_listen_is_seen() {
+        let (near, listens) = (NearClaims::default(), Cell::new(true));
+        // It counts itself, and sees that we listen still.
+        let comes = || {
+            near.0.fetch_add(1, Ordering::SeqCst);
+            listens.replace(false)
+        };
+        assert!(!near.unless_any(comes, || listens.set(true)));
+        assert!(listens.get(), "it relies on that");
+        assert!(!near.unless_any(|| listens.replace(false), || {}), "it is there");
+        assert!(listens.get());
+        near.0.fetch_sub(1, Ordering::SeqCst);
+        assert!(near.unless_any(|| listens.replace(false), || listens.set(true)));
+        assert!(!listens.get());
+        assert!(
+            !near.unless_any(|| listens.replace(false), || listens.set(true)),
+            "there was nothing to end"
+        );
     }
 }
