@@ -85,8 +85,7 @@ fn no_help_shows_what_is_in_a_variable() {
 fn bad_usage_exits_with_64() {
     let store = Store::new();
     for args in [
-        &[][..],
-        &["walk"],
+        &["walk"][..],
         &["run"],
         &["run", "x"],
         &["run", "x", "true"],

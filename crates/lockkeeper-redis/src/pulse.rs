@@ -27,7 +27,7 @@ const AT_EASE: u64 = u64::MAX;
 /// The watcher does not look more often than this.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 
-/// All in one order (SeqCst): whoever begins to wait counts itself and then looks at `bears`, the watcher that goes to rest changes
+/// All in one order (`SeqCst`): whoever begins to wait counts itself and then looks at `bears`, the watcher that goes to rest changes
 /// `bears` and then looks whether anybody waits. So at least one of the two sees the other.
 #[derive(Debug)]
 pub(crate) struct Pulse {

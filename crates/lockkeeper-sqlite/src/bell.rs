@@ -60,7 +60,7 @@ impl Number {
 /// How this process wakes its thread.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    /// In one order (SeqCst, and a fence) with what is sent: whoever sends looks after that whether the thread sleeps, and the
+    /// In one order (`SeqCst`, and a fence) with what is sent: whoever sends looks after that whether the thread sleeps, and the
     /// thread says that it sleeps before it looks for the last time. So one of the two sees the other.
     sleeps: Arc<AtomicBool>,
     pipe: PipeWriter,
@@ -90,7 +90,7 @@ pub(crate) struct Bell {
     number: Number,
     /// The file whose claims are rung for.
     file: PathBuf,
-    /// SeqCst, as is told of the caller.
+    /// `SeqCst`, as is told of the caller.
     sleeps: Arc<AtomicBool>,
     pipe: PipeReader,
     /// Where others ring.

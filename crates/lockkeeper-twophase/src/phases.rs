@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) note: String,
     pub(crate) open: Vec<Open>,
     pub(crate) until: Moment,
-    /// Nobody waits for the decision any more. Only ever set. SeqCst is more than enough: who goes away while it is looked at is like
+    /// Nobody waits for the decision any more. Only ever set. `SeqCst` is more than enough: who goes away while it is looked at is like
     /// one who goes away after the decision.
     pub(crate) unwanted: Arc<AtomicBool>,
     /// Work in the log's own file.

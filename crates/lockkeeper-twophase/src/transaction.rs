@@ -371,7 +371,7 @@ impl Drop for Working {
     }
 }
 
-/// Tells those who vote that nobody waits for the decision any more. SeqCst, as is told in `phases.rs`.
+/// Tells those who vote that nobody waits for the decision any more. `SeqCst`, as is told in `phases.rs`.
 struct Caller(Arc<AtomicBool>);
 
 impl Drop for Caller {

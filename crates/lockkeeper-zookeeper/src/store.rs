@@ -35,10 +35,10 @@ pub(crate) struct Store {
     pub(crate) events: Arc<AtomicU64>,
     known: Mutex<HashMap<ClaimId, Known>>,
     /// The largest counter that this process was ever given, of all names: numbers of writes order all of them.
-    /// It only grows. SeqCst is more than enough: whoever asks after somebody of this process held knows of that by the queue.
+    /// It only grows. `SeqCst` is more than enough: whoever asks after somebody of this process held knows of that by the queue.
     seen: AtomicU64,
     /// The largest counter that anybody can have been given by the ledgers that this process has read.
-    /// SeqCst is more than enough: it only grows, and whoever reads a ledger counts what it has read itself.
+    /// `SeqCst` is more than enough: it only grows, and whoever reads a ledger counts what it has read itself.
     reach: AtomicU64,
     /// Drives the clients and their pulses while the application blocks its own threads.
     _driver: Driver,

@@ -58,7 +58,7 @@ pub(crate) struct Tenure {
     pub(crate) is_private: bool,
     counter: u64,
     /// How often it was handed on. Changed only by the queue, under its lock, which orders it for the queue. Listeners
-    /// read it without that lock, in one order with `listened`: SeqCst, as is told there.
+    /// read it without that lock, in one order with `listened`: `SeqCst`, as is told there.
     hand_ons: AtomicU64,
     /// Only ever moved forward, by the one renewal that is under way. Whoever reads it acts on this number alone, so
     /// Acquire and Release are more than enough; an old value errs on the safe side.
@@ -83,7 +83,7 @@ pub(crate) struct Tenure {
     /// at it after its answer came, with Acquire, to see what was told before.
     over: AtomicBool,
     /// Somebody awaits the loss, or the end of its guard. Written before the number of hand-ons is read, and read after it is
-    /// written, all in one order (SeqCst): either the listener sees that its guard is over, or whoever ended it sees the listener.
+    /// written, all in one order (`SeqCst`): either the listener sees that its guard is over, or whoever ended it sees the listener.
     listened: AtomicBool,
     pub(crate) signs: Signs,
     /// Boxed, because a tenure that no store knows of has nothing at rest, and is made with every in-process lock.

@@ -64,7 +64,7 @@ struct Request {
 }
 
 /// The signs of life of a connection's task. Acquire and Release are more than enough for hints: an old one costs a look more. Only
-/// `busy` and the withdrawal of a request are in one order, by fences (SeqCst): it is marked before it is looked whether the request
+/// `busy` and the withdrawal of a request are in one order, by fences (`SeqCst`): it is marked before it is looked whether the request
 /// was withdrawn, and looked at after that was done. So what is begun with is withdrawn in time, or its session is in doubt.
 #[derive(Debug, Default)]
 struct Pulse {

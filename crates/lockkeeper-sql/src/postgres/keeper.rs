@@ -204,7 +204,7 @@ impl Keeper {
     }
 }
 
-/// How many of our claims may be called any time. In one order with whether the session listens (SeqCst): a claim counts itself and then
+/// How many of our claims may be called any time. In one order with whether the session listens (`SeqCst`): a claim counts itself and then
 /// looks whether we listen, and who ends that says so and then looks for claims. So one of the two sees the other.
 #[derive(Debug, Default)]
 struct NearClaims(AtomicUsize);

@@ -88,7 +88,7 @@ pub(crate) struct Session {
     one_by_one: tokio::sync::Mutex<()>,
     /// When the server last answered anything here. Relaxed: it only grows, and whoever judges by it waited for long before.
     heard_at: AtomicU64,
-    /// Messages arrive. SeqCst, as is told of the claims in `keeper.rs`.
+    /// Messages arrive. `SeqCst`, as is told of the claims in `keeper.rs`.
     pub(crate) listens: AtomicBool,
     /// How the server knows it, if it is ours alone.
     pub(crate) identity: Option<Identity>,
