@@ -20,22 +20,32 @@ struct Asked {
 impl Desk {
     /// A session at a participant that is the database it says it is. On the office's own runtime.
     pub(crate) async fn connect(&self, name: &str) -> Result<Session> {
-        let participant = self.participant(name)?;
-        if !locked(&self.met).contains(name) {
-            self.note(name, &participant, self.ask(&participant).await?).await?;
-        }
+        let participant = self.known(name).await?;
         let opened = self.handle.spawn(async move { participant.connect().await }).await;
         opened.map_err(|it| Error::unavailable("the office's runtime", it))?
     }
 
-    /// The same for recovery, which may go on with the session in which the participant was met.
+    /// A participant that was met, now or before.
+    pub(crate) async fn known(&self, name: &str) -> Result<Participant> {
+        let participant = self.participant(name)?;
+        if !self.is_met(name) {
+            self.note(name, &participant, self.ask(&participant).await?).await?;
+        }
+        Ok(participant)
+    }
+
+    pub(crate) fn is_met(&self, name: &str) -> bool {
+        locked(&self.met).contains(name)
+    }
+
+    /// A session for recovery, which may go on with the one in which the participant was met.
     pub(crate) async fn connect_to_recover(&self, name: &str) -> Result<Session> {
         let met = locked(&self.fresh).remove(name);
         if let Some(session) = met {
             return Ok(session);
         }
         let participant = self.participant(name)?;
-        if locked(&self.met).contains(name) {
+        if self.is_met(name) {
             return self.connect(name).await;
         }
         let asked = self.ask(&participant).await?;
