@@ -309,6 +309,15 @@ impl Session {
         }
     }
 
+    /// Which database this is, if it was ever met. Nothing is made.
+    pub(crate) async fn identity(&mut self) -> Result<Option<String>, Trouble> {
+        if self.run(&self.dialect().is_made(WITNESS)).await?.rows.is_empty() {
+            return Ok(None);
+        }
+        let found = self.run(&format!("SELECT what FROM {WITNESS} WHERE id = 'identity' AND n = 0")).await?;
+        Ok(found.rows.into_iter().next().and_then(|it| it.into_iter().next().flatten()))
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         match self {
             Session::Postgres(_) => Dialect::Postgres,
