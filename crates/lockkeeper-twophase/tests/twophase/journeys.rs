@@ -48,9 +48,8 @@ async fn a_transaction_waits_for_its_servers_no_more_often_than_it_must() {
     ] {
         assert_eq!(journeys(&site, place).await, expected, "{place:?}");
     }
-    // It takes two steps to agree on how one logs in.
     let site = Site::of(MysqlOptions::default()).await;
-    assert_eq!(journeys(&site, Place::File).await, (6, 8), "MySQL");
+    assert_eq!(journeys(&site, Place::File).await, (6, 7), "MySQL");
 }
 
 /// Until this has happened.
