@@ -155,21 +155,22 @@ impl Participant {
 
     /// A session of its own. Never pooled: `COM_RESET_CONNECTION`, which a pool sends, makes MariaDB lose a prepared branch.
     pub(crate) async fn connect(&self) -> Result<Session> {
-        let opened = async {
-            match &self.0 {
-                Kind::Postgres(way) => way.connect().await.map(Session::Postgres),
-                Kind::Mysql(way) => way.connect().await.map(|it| Session::Mysql(Box::new(it))),
-            }
-        };
-        timed(ANSWER_MAX, opened).await.map_err(|it| self.trouble(&it))
+        self.opened(true).await
     }
 
     /// The same for [`Session::begin`], which must come first.
     pub(crate) async fn dial(&self) -> Result<Session> {
+        self.opened(false).await
+    }
+
+    async fn opened(&self, ready: bool) -> Result<Session> {
         let opened = async {
             match &self.0 {
                 Kind::Postgres(way) => way.connect().await.map(Session::Postgres),
-                Kind::Mysql(way) => way.dial().await.map(|it| Session::Mysql(Box::new(it))),
+                Kind::Mysql(way) => {
+                    let conn = if ready { way.connect().await } else { way.dial().await };
+                    conn.map(|it| Session::Mysql(Box::new(it)))
+                }
             }
         };
         timed(ANSWER_MAX, opened).await.map_err(|it| self.trouble(&it))
@@ -325,8 +326,8 @@ impl Session {
         }
     }
 
-    /// Begin a branch, first thing in its session. Its waits for row locks end after `left`. A `plain` one is never prepared. Tells the statement that,
-    /// said in another session, ends what this one is busy with.
+    /// Begin a branch, first thing in its session. Its waits for row locks end after `left`. A `plain` one is never prepared.
+    /// Tells the statement that, said in another session, ends what this one is busy with.
     pub(crate) async fn begin(
         &mut self,
         branch: &BranchName,
