@@ -69,7 +69,7 @@ impl Way {
         let mut opts = OptsBuilder::from_opts(self.opts.clone());
         let largest = self.largest.load(Ordering::Relaxed);
         if largest > 0 && self.opts.max_allowed_packet().is_none() {
-            opts = opts.max_allowed_packet(Some(largest)).wait_timeout(Some(IDLE_MAX));
+            opts = OptsBuilder::wait_timeout(opts.max_allowed_packet(Some(largest)), Some(IDLE_MAX));
         }
         Ok(Conn::new(opts).await?)
     }
