@@ -14,7 +14,8 @@ use crate::Answer;
 pub(super) struct Forced {
     /// Of the log, by whoever serves a connection: who commits or promises does that.
     pub(super) served: u64,
-    /// Of the log, by whoever serves nobody: the once-a-second write, cleaning, a checkpoint.
+    /// Of the log, by whoever serves nobody: the once-a-second write, cleaning, a checkpoint. And a file of it that is full, which
+    /// whoever comes to its end forces beside what it has to.
     pub(super) by_itself: u64,
     /// Of other files, by whomever: they grow, or are written back.
     pub(super) files: u64,
@@ -75,19 +76,23 @@ fn counted(trace: &str, log: &str) -> Forced {
     let calls = || trace.lines().filter_map(|it| it.split_once(char::is_whitespace));
     let serving: HashSet<&str> =
         calls().filter(|it| it.1.trim_start().starts_with("recvfrom(")).map(|it| it.0).collect();
-    let mut forced = Forced { served: 0, by_itself: 0, files: 0 };
+    let (mut forced, mut logs) = (Forced { served: 0, by_itself: 0, files: 0 }, HashSet::new());
     for (who, call) in calls() {
         let call = call.trim_start();
         if !(call.starts_with("fsync(") || call.starts_with("fdatasync(")) {
             continue;
         }
         match (call.contains(log), serving.contains(who)) {
-            (true, true) => forced.served += 1,
+            (true, true) => {
+                forced.served += 1;
+                logs.insert(call.split(['<', '>']).nth(1));
+            }
             (true, false) => forced.by_itself += 1,
             (false, _) => forced.files += 1,
         }
     }
-    forced
+    let full = u64::try_from(logs.len().saturating_sub(1)).unwrap_or(0);
+    Forced { served: forced.served - full, by_itself: forced.by_itself + full, ..forced }
 }
 
 #[cfg(test)]
@@ -108,6 +113,13 @@ mod tests {
             72 recvfrom(45<TCP:[127.0.0.1:53306]> <unfinished ...>\n\
             72 +++ exited with 0 +++\n";
         assert_eq!(counted(trace, "/ib_logfile"), Forced { served: 2, by_itself: 1, files: 2 });
+        let full = "\
+            5 recvfrom(9<socket:[1]>, \"Q\", 8192, 0, NULL, NULL) = 1\n\
+            5 fdatasync(12</data/pg_wal/000000010000000000000001>) = 0\n\
+            5 fdatasync(12</data/pg_wal/000000010000000000000001>) = 0\n\
+            5 fsync(13</data/pg_wal/xlogtemp.5>) = 0\n\
+            5 fdatasync(12</data/pg_wal/000000010000000000000002>) = 0\n";
+        assert_eq!(counted(full, "/pg_wal/0"), Forced { served: 2, by_itself: 1, files: 1 });
         assert_eq!(counted("", "/ib_logfile"), Forced { served: 0, by_itself: 0, files: 0 });
     }
 }
