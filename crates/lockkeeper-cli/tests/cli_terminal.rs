@@ -4,83 +4,10 @@
 
 mod common;
 
-use std::io::{Read as _, Write as _};
-use std::process::{Child, Stdio};
-use std::sync::mpsc;
+use std::process::Stdio;
 
-use lockkeeper::spi::Clock;
-
-use common::{HANG, Store, Talking, unhardened, within};
-
-/// A shell on a terminal of its own, made by script(1) of the package `bsdutils`: always the same one, because shells
-/// differ in what Ctrl-C does to them while a command of theirs runs.
-struct Typist {
-    child: Child,
-    printed: mpsc::Receiver<Vec<u8>>,
-    unread: String,
-}
-
-impl Typist {
-    fn sit_down(store: &Store, shell: &str) -> Self {
-        let mut command = unhardened("script");
-        command.args(["-qec", shell, "/dev/null"]).env("LOCKKEEPER_URL", store.url());
-        command.env("SHELL", "/bin/sh").env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.expect("script(1) is missing; install the package bsdutils");
-        let mut screen = child.stdout.take().unwrap();
-        let (sender, printed) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = screen.read(&mut bytes) {
-                if sender.send(bytes[..count].to_vec()).is_err() {
-                    break;
-                }
-            }
-        });
-        Typist { child, printed, unread: String::new() }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Wait until the screen shows this. One that is painted again and again must show it, too.
-    fn sees(&mut self, text: &str) {
-        let until = Clock::boot().now().after(HANG);
-        while Clock::boot().now() < until {
-            if let Some(at) = self.unread.find(text) {
-                self.unread.drain(..at + text.len());
-                return;
-            }
-            let bytes = self.printed.recv_timeout(HANG);
-            let bytes =
-                bytes.unwrap_or_else(|it| panic!("waiting for {text:?}, saw {:?}: {it}", self.unread));
-            self.unread.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        let shown: String = self.unread.chars().take(4_000).collect();
-        panic!("waiting for {text:?}, saw {shown:?}");
-    }
-
-    /// What the screen shows up to this.
-    fn until(&mut self, end: &str) -> String {
-        let before = self.unread.clone();
-        self.sees(end);
-        before.split(end).next().unwrap_or_default().to_owned()
-    }
-
-    /// What the screen shows in its next line.
-    fn until_line(&mut self) -> String {
-        while !self.unread.contains("\r\n") {
-            let bytes = self.printed.recv_timeout(HANG).expect("a line");
-            self.unread.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        self.until("\r\n")
-    }
-
-    fn code(mut self) -> Option<i32> {
-        within("the shell ends", move || self.child.wait().unwrap().code())
-    }
-}
+use common::typist::Typist;
+use common::{Store, Talking};
 
 /// Tells whether the shell that runs it owns the terminal.
 const MINE: &str =

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::typist::Typist;
 use common::{Store, Talking, code, failed, text};
 use lockkeeper::twophase::mysql_async::{Conn, prelude::Queryable};
 use lockkeeper::twophase::tokio_postgres::Client;
@@ -40,6 +41,23 @@ impl Site {
         let mut command = self.store.lockkeeper(["2pc"].iter().chain(args));
         command.env("LOCKKEEPER_2PC_LOG", self.log()).env("LOCKKEEPER_2PC_PARTICIPANTS", self.participants());
         common::output(&mut command)
+    }
+
+    /// A person types this at a terminal when asked for the name. The code that the command then ends with.
+    fn typed(&self, args: &str, name: &str, keys: &str) -> Option<i32> {
+        let (log, participants) = (self.log(), self.participants());
+        let place = format!("LOCKKEEPER_2PC_LOG='{log}' LOCKKEEPER_2PC_PARTICIPANTS='{participants}'");
+        let mut person = Typist::sit_down(&self.store, &format!("{place} \"$LK\" 2pc {args}"));
+        person.sees(&format!("Type {name} to go on: "));
+        person.types(keys);
+        person.code()
+    }
+
+    /// The log is lost.
+    fn lose_the_log(&self) {
+        for file in ["2pc.db", "2pc.db-wal", "2pc.db-shm"] {
+            drop(std::fs::remove_file(self.store.path(file)));
+        }
     }
 
     /// What it prints, if it ends with this code.
@@ -247,9 +265,7 @@ async fn without_the_log_what_nobody_has_committed_is_told_and_left() {
     let site = Site::start().await;
     let id = site.leave(1, Point::AllPrepared).await;
     let lost = id.log().to_owned();
-    for file in ["2pc.db", "2pc.db-wal", "2pc.db-shm"] {
-        drop(std::fs::remove_file(site.store.path(file)));
-    }
+    site.lose_the_log();
     // A new log is made: the old one is what is lost.
     let told = site.json(&["recover", "--without-log", &lost, "--json"], 1);
     let [one] = &told["orphans"].as_array().unwrap()[..] else { panic!("{told}") };
@@ -267,9 +283,7 @@ async fn without_the_log_what_somebody_has_committed_is_committed_by_all() {
     let id = site.leave(1, Point::Decided).await;
     site.postgres.sql(&format!("COMMIT PREPARED '{id}:0.orders'")).await.unwrap();
     let lost = id.log().to_owned();
-    for file in ["2pc.db", "2pc.db-wal", "2pc.db-shm"] {
-        drop(std::fs::remove_file(site.store.path(file)));
-    }
+    site.lose_the_log();
     let recover = ["recover", "--without-log", &lost];
     let refused = site.output(&recover);
     assert_eq!(code(&refused), 64, "nobody can be asked: {refused:?}");
@@ -423,4 +437,38 @@ async fn one_branch_alone_may_be_told_and_leaves_a_damage() {
     let [one] = &list["damages"].as_array().unwrap()[..] else { panic!("{list}") };
     assert_eq!((&one["participant"], &one["expected"]), (&Value::from("orders"), &Value::from("abort")));
     assert!(one["found"].as_str().unwrap().contains("alone"), "{one}");
+}
+
+/// Whatever may split a transaction is asked for on a terminal, and only its whole name is a yes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_split_a_transaction_types_its_name() {
+    let site = Site::start().await;
+    let undecided = site.leave(1, Point::AllPrepared).await;
+    let id = undecided.as_str();
+    let resolve = format!("resolve {id} --commit");
+    for no in ["y\n", "yes\n", "\n", "\x04", &format!("{}\n", &id[..id.len() - 1]), &format!("{id}x\n")] {
+        assert_eq!(site.typed(&resolve, id, no), Some(1), "{no:?}");
+        assert_eq!(site.moves(1).await, both("0"), "{no:?} is no yes");
+    }
+    assert_eq!(site.typed(&resolve, id, &format!("{id}\n")), Some(0));
+    assert_eq!(site.moves(1).await, both("1"));
+
+    let decided = site.leave(2, Point::Decided).await;
+    let lost = decided.log().to_owned();
+    site.postgres.sql(&format!("COMMIT PREPARED '{decided}:0.orders'")).await.unwrap();
+    site.lose_the_log();
+    let recover = format!("recover --without-log {lost}");
+    assert_eq!(site.typed(&recover, &lost, "y\n"), Some(1));
+    assert_eq!(site.moves(2).await, (String::from("1"), String::from("0")));
+    assert_eq!(site.typed(&recover, &lost, &format!("{lost}\n")), Some(0));
+    assert_eq!(site.moves(2).await, both("1"));
+
+    let decided = site.leave(3, Point::Decided).await;
+    let (id, give_up) = (decided.as_str(), format!("forget {decided} --give-up"));
+    site.mariadb.kill().unwrap();
+    assert_eq!(site.typed(&give_up, id, "yes\n"), Some(1));
+    assert_eq!(site.json(&["ls", "--json"], 1)["transactions"][0]["id"], id, "it is still told");
+    assert_eq!(site.typed(&give_up, id, &format!("{id}\n")), Some(0));
+    let list = site.json(&["ls", "--json"], 1);
+    assert_eq!((&list["transactions"], &list["damages"][0]["id"]), (&Value::Array(vec![]), &id.into()));
 }

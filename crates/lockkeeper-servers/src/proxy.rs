@@ -77,6 +77,8 @@ pub struct Counters {
     pub dropped: usize,
     /// Requests that were kept back.
     pub kept: usize,
+    /// How often the server answered what it was asked. What was asked together counts once.
+    pub round_trips: usize,
     /// Bytes that were said to the server once more.
     pub repeated: usize,
 }

@@ -98,6 +98,25 @@ async fn bytes_pass_both_ways_and_are_counted() {
 }
 
 #[tokio::test]
+async fn what_is_answered_is_counted_once_however_it_was_said() {
+    let stage = Stage::set().await;
+    let (mut client, mut server) = stage.connect().await;
+    let count = || stage.proxy.counters().round_trips;
+    pass(&mut server, &mut client, "hello").await;
+    assert_eq!(count(), 0, "a greeting answers nothing");
+    pass(&mut client, &mut server, "one").await;
+    pass(&mut client, &mut server, "and another").await;
+    assert_eq!(count(), 0, "not answered yet");
+    pass(&mut server, &mut client, "first").await;
+    pass(&mut server, &mut client, "second").await;
+    assert_eq!(count(), 1, "asked together");
+    pass(&mut client, &mut server, "more").await;
+    pass(&mut server, &mut client, "third").await;
+    pass(&mut client, &mut server, "good-bye").await;
+    assert_eq!(count(), 2);
+}
+
+#[tokio::test]
 async fn one_side_may_close_its_half_and_still_be_answered() {
     let stage = Stage::set().await;
     let (mut client, mut server) = stage.connect().await;

@@ -50,6 +50,7 @@
 //! interface and re-exported. When one makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod dial;
 mod error;
 mod id;
 mod log;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::log::ParticipantRecord;
 use crate::observe::Point;
 use crate::office::Desk;
-use crate::participant::{Participant, Session};
+use crate::participant::{ANSWER_MAX, Participant, Session, timed};
 use crate::recover::Left;
 
 /// What a participant said of itself, and the session in which it did.
@@ -20,25 +20,35 @@ struct Asked {
 impl Desk {
     /// A session at a participant that is the database it says it is. On the office's own runtime.
     pub(crate) async fn connect(&self, name: &str) -> Result<Session> {
-        let participant = self.participant(name)?;
-        if !locked(&self.met).contains(name) {
-            self.note(name, &participant, self.ask(&participant).await?).await?;
-        }
+        let participant = self.known(name).await?;
         let opened = self.handle.spawn(async move { participant.connect().await }).await;
         opened.map_err(|it| Error::unavailable("the office's runtime", it))?
     }
 
-    /// The same for recovery, which may go on with the session in which the participant was met.
+    /// A participant that was met, now or before.
+    pub(crate) async fn known(&self, name: &str) -> Result<Participant> {
+        let participant = self.participant(name)?;
+        if !self.is_met(name) {
+            self.note(name, &participant, self.ask(name, &participant).await?).await?;
+        }
+        Ok(participant)
+    }
+
+    pub(crate) fn is_met(&self, name: &str) -> bool {
+        locked(&self.met).contains(name)
+    }
+
+    /// A session for recovery, which may go on with the one in which the participant was met.
     pub(crate) async fn connect_to_recover(&self, name: &str) -> Result<Session> {
         let met = locked(&self.fresh).remove(name);
         if let Some(session) = met {
             return Ok(session);
         }
         let participant = self.participant(name)?;
-        if locked(&self.met).contains(name) {
+        if self.is_met(name) {
             return self.connect(name).await;
         }
-        let asked = self.ask(&participant).await?;
+        let asked = self.ask(name, &participant).await?;
         self.note(name, &participant, asked).await
     }
 
@@ -47,8 +57,9 @@ impl Desk {
         self.participants.get(name).cloned().ok_or_else(unknown)
     }
 
-    /// Look at a participant.
-    async fn ask(&self, participant: &Participant) -> Result<Asked> {
+    /// Look at a participant, and make our tables there unless it is another database than the log knows by this name.
+    async fn ask(&self, name: &str, participant: &Participant) -> Result<Asked> {
+        let noted = self.log.participants().await?.into_iter().find(|it| it.name == name);
         let (asked, server) = (participant.clone(), self.log.server().cloned());
         let met = self.handle.spawn(async move {
             let mut session = asked.connect().await?;
@@ -56,6 +67,12 @@ impl Desk {
                 Some(server) => server.is_seen_by(&mut session).await?,
                 None => false,
             };
+            if let Some(noted) = noted {
+                let found = timed(ANSWER_MAX, session.identity()).await.map_err(|it| asked.trouble(&it))?;
+                if found.as_deref() != Some(noted.identity.as_str()) {
+                    return Ok(Asked { identity: found.unwrap_or_default(), at_home, session });
+                }
+            }
             let identity = asked.meet(&mut session, at_home).await?;
             Ok::<_, Error>(Asked { identity, at_home, session })
         });
@@ -104,7 +121,7 @@ impl Desk {
     /// Look at all participants at once, and note one after the other: two may be one database.
     pub(crate) async fn meet_all(&self) -> Result<()> {
         let known: Vec<String> = self.log.participants().await?.into_iter().map(|it| it.name).collect();
-        let asked = join_all(self.participants.values().map(|it| self.ask(it))).await;
+        let asked = join_all(self.participants.iter().map(|(name, it)| self.ask(name, it))).await;
         for ((name, participant), asked) in self.participants.iter().zip(asked) {
             let noted = match asked {
                 Ok(asked) => self.note(name, participant, asked).await,

@@ -314,7 +314,8 @@ impl<J: Jobs> Transaction<J> {
         let (guard, Ways { at_once, isolation, .. }) = (guard.as_ref(), ways);
         let mut working = Working { desk: desk.clone(), active: Some(active), open: Vec::new() };
         let open = &mut working.open;
-        let mut bench = Bench { desk: &desk, id: &id, until, guard, alone, at_once, isolation, open };
+        let ahead = desk.dial_all(&names).into_iter();
+        let mut bench = Bench { desk: &desk, id: &id, until, guard, alone, at_once, isolation, open, ahead };
         let worked = {
             let work = std::pin::pin!(work(jobs, &names, &mut bench));
             clock.within(until, work).await.unwrap_or_else(|| Err(late(within)))

@@ -6,6 +6,7 @@ use lockkeeper_core::{Clock, Fence, Key, Moment};
 use lockkeeper_sql::mysql_async::Conn;
 use lockkeeper_sql::tokio_postgres::Client;
 
+use crate::dial::Dialing;
 use crate::error::{BoxError, Error, Result};
 use crate::id::{BranchName, TransactionId};
 use crate::observe::Point;
@@ -133,6 +134,8 @@ pub struct Bench<'a> {
     pub(crate) at_once: bool,
     pub(crate) isolation: Option<Isolation>,
     pub(crate) open: &'a mut Vec<Open>,
+    /// Sessions for those that have not begun, as far as they are being opened ahead of their turn.
+    pub(crate) ahead: std::vec::IntoIter<Option<Dialing>>,
 }
 
 /// A closure, and whom it is for.
@@ -193,10 +196,18 @@ pub(crate) async fn work<J: Jobs>(jobs: J, names: &[String], bench: &mut Bench<'
     jobs.together(bench.open).await
 }
 
-/// Open a session and begin the branch. It is among the open ones before anything can fail.
+/// Begin the branch in a session of its own. It is among the open ones before anything can fail.
 async fn begin(bench: &mut Bench<'_>, participant: &str) -> Result<()> {
     let desk = bench.desk;
-    let session = desk.connect(participant).await?;
+    let ahead = match bench.ahead.next().flatten() {
+        Some(it) => it.session().await,
+        None => None,
+    };
+    let was_ahead = ahead.is_some();
+    let session = match ahead {
+        Some(it) => it,
+        None => desk.dial(participant).await?,
+    };
     let n = u32::try_from(bench.open.len()).unwrap_or(u32::MAX);
     let name = BranchName { id: bench.id.clone(), n, participant: participant.to_owned() };
     let plain = bench.alone || desk.is_home(participant);
@@ -204,7 +215,13 @@ async fn begin(bench: &mut Bench<'_>, participant: &str) -> Result<()> {
     let Some(open) = bench.open.last_mut() else { return Ok(()) };
     let refused = |it| Error::unavailable(participant, std::io::Error::other(format!("{it}")));
     let left = bench.until - Clock::boot().now();
-    open.stop = Some(open.session.begin(&open.name, left, plain, bench.isolation).await.map_err(refused)?);
+    let mut begun = open.session.begin(&open.name, left, plain, bench.isolation).await;
+    if was_ahead && begun.as_ref().is_err_and(|it| !it.is_refusal()) {
+        // It was idle for as long as the work before it took, and has ended. Nothing was done in it.
+        open.session = desk.dial(participant).await?;
+        begun = open.session.begin(&open.name, left, plain, bench.isolation).await;
+    }
+    open.stop = Some(begun.map_err(refused)?);
     if let Some((resource, fence)) = bench.guard {
         open.session.check_fence(resource, *fence).await.map_err(refused)?;
     }

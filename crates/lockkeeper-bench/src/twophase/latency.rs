@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockkeeper::twophase::Office;
 use lockkeeper_core::{Clock, Moment};
+use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts};
 use tokio_postgres::{Client, NoTls};
 
 use super::{CROWD, EACH, Site, both, client, conn, crowd};
@@ -90,7 +90,7 @@ async fn turn(mut work: impl AsyncFnMut(u64) -> Answer<()>, count: &mut u64) -> 
 async fn apart(site: &Site, tag: &str) -> Answer<()> {
     let (orders, connection) = tokio_postgres::connect(&site.orders.url(), NoTls).await?;
     tokio::spawn(connection);
-    let mut links = (orders, Conn::new(Opts::from_url(&site.stock.url())?).await?);
+    let mut links = (orders, conn(site).await?);
     commit(&mut links, tag).await?;
     Ok(links.1.disconnect().await?)
 }

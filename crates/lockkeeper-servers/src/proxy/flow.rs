@@ -1,11 +1,11 @@
-//! How long a connection was silent, and whether the network has forgotten it for that.
+//! Who spoke last on a connection, how long it was silent, and whether the network has forgotten it for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockkeeper_core::Moment;
 use tokio::sync::watch;
 
-use super::Shared;
+use super::{Direction, Shared};
 
 /// One connection, as a firewall remembers it.
 pub(super) struct Flow<'a> {
@@ -13,12 +13,14 @@ pub(super) struct Flow<'a> {
     /// When something was last said on it, in either direction.
     heard: watch::Sender<Moment>,
     forgotten: AtomicBool,
+    /// The server was asked something, and has not answered yet.
+    asked: AtomicBool,
 }
 
 impl<'a> Flow<'a> {
     pub(super) fn new(shared: &'a Shared) -> Self {
         let heard = watch::Sender::new(shared.clock.now());
-        Flow { shared, heard, forgotten: AtomicBool::new(false) }
+        Flow { shared, heard, forgotten: AtomicBool::new(false), asked: AtomicBool::new(false) }
     }
 
     /// Note that something is said now. The moment is returned.
@@ -26,6 +28,14 @@ impl<'a> Flow<'a> {
         let now = self.shared.clock.now();
         self.heard.send_replace(now);
         now
+    }
+
+    /// Note that something is forwarded.
+    pub(super) fn pass(&self, direction: Direction) {
+        let asks = direction == Direction::ToServer;
+        if self.asked.swap(asks, Ordering::SeqCst) && !asks {
+            self.shared.count(|it| it.round_trips += 1);
+        }
     }
 
     pub(super) fn is_forgotten(&self) -> bool {

@@ -185,6 +185,8 @@ impl Lane<'_> {
         if let (Direction::ToServer, Some(tape)) = (self.direction, self.tape) {
             tape.add(bytes);
         }
+        // Before the deed, so that whoever hears the answer finds it counted.
+        self.flow.pass(self.direction);
         // A failure is not ours to tell: the reader of that socket sees it, and its own rule decides.
         if to.write_all(bytes).await.is_ok() {
             let length = bytes.len();

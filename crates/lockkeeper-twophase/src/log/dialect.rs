@@ -35,14 +35,13 @@ impl Dialect {
         }
     }
 
-    /// Whether there is a table of logs here.
-    pub(super) fn is_made(self) -> &'static str {
+    /// Whether there is a table of this name. If there is, the answer has a row.
+    pub(crate) fn is_made(self, table: &str) -> String {
         match self {
-            Dialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('lockkeeper_2pc_log')",
-            Dialect::Mysql => {
-                "SELECT 1 FROM information_schema.tables \
-                 WHERE table_schema = DATABASE() AND table_name = 'lockkeeper_2pc_log'"
-            }
+            Dialect::Postgres => format!("SELECT 1 FROM pg_class WHERE oid = to_regclass('{table}')"),
+            Dialect::Mysql => format!(
+                "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
+            ),
         }
     }
 

@@ -56,7 +56,7 @@ impl Server {
     async fn found_or_made(&self, make: bool) -> Result<LogId> {
         let refused = |what: &str| Error::unsupported(format!("the log {} {what}", self.place));
         // Look before anything is written: a log of another version is not ours to touch.
-        if !self.run(self.dialect.is_made().into()).await?.rows.is_empty() {
+        if !self.run(self.dialect.is_made("lockkeeper_2pc_log")).await?.rows.is_empty() {
             let found = self.run("SELECT version FROM lockkeeper_2pc_log".into()).await?;
             let version = found.rows.first().map(|it| number(it, 0));
             if let Some(version) = version.filter(|it| *it != VERSION) {

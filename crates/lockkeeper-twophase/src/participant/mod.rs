@@ -55,7 +55,7 @@ pub struct Participant(Kind);
 #[derive(Clone)]
 enum Kind {
     Postgres(postgres::Way),
-    Mysql(Opts),
+    Mysql(mysql::Way),
 }
 
 impl fmt::Debug for Participant {
@@ -123,14 +123,14 @@ impl Participant {
         if opts.db_name().is_none_or(str::is_empty) {
             return Err(Error::invalid("the URL of a participant must name a database"));
         }
-        Ok(Participant(Kind::Mysql(opts)))
+        Ok(Participant(Kind::Mysql(mysql::Way::new(opts))))
     }
 
     /// Where it is, without secrets.
     pub(crate) fn place(&self) -> String {
         match &self.0 {
             Kind::Postgres(way) => way.place.clone(),
-            Kind::Mysql(opts) => {
+            Kind::Mysql(mysql::Way { opts, .. }) => {
                 let database = opts.db_name().unwrap_or_default();
                 format!("mysql://{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port())
             }
@@ -155,13 +155,25 @@ impl Participant {
 
     /// A session of its own. Never pooled: `COM_RESET_CONNECTION`, which a pool sends, makes MariaDB lose a prepared branch.
     pub(crate) async fn connect(&self) -> Result<Session> {
-        let session = async {
+        self.opened(true).await
+    }
+
+    /// The same for [`Session::begin`], which must come first.
+    pub(crate) async fn dial(&self) -> Result<Session> {
+        self.opened(false).await
+    }
+
+    async fn opened(&self, ready: bool) -> Result<Session> {
+        let opened = async {
             match &self.0 {
                 Kind::Postgres(way) => way.connect().await.map(Session::Postgres),
-                Kind::Mysql(opts) => mysql::connect(opts).await.map(|it| Session::Mysql(Box::new(it))),
+                Kind::Mysql(way) => {
+                    let conn = if ready { way.connect().await } else { way.dial().await };
+                    conn.map(|it| Session::Mysql(Box::new(it)))
+                }
             }
         };
-        timed(ANSWER_MAX, session).await.map_err(|it| self.trouble(&it))
+        timed(ANSWER_MAX, opened).await.map_err(|it| self.trouble(&it))
     }
 
     /// Make our tables, look at the settings, and learn which database this is. One that is `at_home` need not prepare.
@@ -298,6 +310,15 @@ impl Session {
         }
     }
 
+    /// Which database this is, if it was ever met. Nothing is made.
+    pub(crate) async fn identity(&mut self) -> Result<Option<String>, Trouble> {
+        if self.run(&self.dialect().is_made(WITNESS)).await?.rows.is_empty() {
+            return Ok(None);
+        }
+        let found = self.run(&format!("SELECT what FROM {WITNESS} WHERE id = 'identity' AND n = 0")).await?;
+        Ok(found.rows.into_iter().next().and_then(|it| it.into_iter().next().flatten()))
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         match self {
             Session::Postgres(_) => Dialect::Postgres,
@@ -305,8 +326,8 @@ impl Session {
         }
     }
 
-    /// Begin a branch, whose waits for row locks end after `left`. A `plain` one is never prepared. Tells the statement that,
-    /// said in another session, ends what this one is busy with.
+    /// Begin a branch, first thing in its session. Its waits for row locks end after `left`. A `plain` one is never prepared.
+    /// Tells the statement that, said in another session, ends what this one is busy with.
     pub(crate) async fn begin(
         &mut self,
         branch: &BranchName,

@@ -1,6 +1,8 @@
 //! MySQL and MariaDB: XA branches with a witness row each, and what an unknown branch really means.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkeeper_sql::mysql_async::prelude::Queryable as _;
@@ -21,35 +23,73 @@ const NOT_ALLOWED: u16 = 1401;
 const ROLLED_BACK: u16 = 1402;
 /// A row lock was not had in time.
 const LOCK_WAIT: u16 = 1205;
-/// A shutdown, `KILL`, `KILL QUERY`, and the limits of a statement's time: on MariaDB, and on MySQL.
-const INTERRUPTED: [u16; 5] = [1053, 1927, 1317, 1969, 3024];
+/// A shutdown, `KILL`, `KILL QUERY`, the limits of a statement's time on MariaDB and on MySQL, and that of an idle session there.
+const INTERRUPTED: [u16; 6] = [1053, 1927, 1317, 1969, 3024, 4031];
 /// There is no such savepoint.
 const NO_SAVEPOINT: u16 = 1305;
+/// For how long a session may be idle, in seconds: of that only pools take notice, but the driver would ask.
+const IDLE_MAX: usize = 8 * 3600;
 /// The mark of a branch that is never prepared.
 const PLAIN: &str = "lockkeeper_2pc_branch";
 
 /// What our statements rely on, whatever the server or its `init_connect` choose: each commits by itself, a commit begins
 /// nothing, answers are whole, and changes by a part of a key are allowed.
 const OURS: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
-                    SESSION sql_safe_updates = 0; SELECT @@SESSION.autocommit, @@SESSION.completion_type";
+                    SESSION sql_safe_updates = 0; \
+                    SELECT @@SESSION.autocommit, @@SESSION.completion_type, CONNECTION_ID(), @@SESSION.max_allowed_packet";
 
 /// Wait for nobody long, and keep nobody out of the gaps between rows.
 const CALM: &str =
     "SET SESSION innodb_lock_wait_timeout = 2; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
-pub(super) async fn connect(opts: &Opts) -> Result<Conn, Trouble> {
-    let opts = OptsBuilder::from_opts(opts.clone()).prefer_socket(false);
-    let mut conn = Conn::new(opts).await?;
-    let answer = run(&mut conn, OURS).await?;
-    let shown: Vec<&str> = answer.rows.iter().flatten().filter_map(Option::as_deref).collect();
-    if shown != ["1", "NO_CHAIN"] {
-        let text = format!(
-            "its sessions have autocommit and completion_type {shown:?} and not 1 and NO_CHAIN, although they were set; \
-             something between us and the server changes it, perhaps a proxy"
-        );
-        return Err(Trouble::Said(text));
+/// The way to a database.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) opts: Opts,
+    /// The largest message that the server takes, as the last session that asked was told; 0 if there was none.
+    largest: Arc<AtomicUsize>,
+}
+
+impl Way {
+    pub(super) fn new(opts: Opts) -> Self {
+        Way { opts: OptsBuilder::from_opts(opts).prefer_socket(false).into(), largest: Arc::default() }
     }
-    Ok(conn)
+
+    /// A session that is ready for anything.
+    pub(super) async fn connect(&self) -> Result<Conn, Trouble> {
+        let mut conn = Conn::new(self.opts.clone()).await?;
+        let answer = run(&mut conn, OURS).await?;
+        heed(&answer)?;
+        self.largest.store(told(&answer, 3).parse().unwrap_or(0), Ordering::Relaxed);
+        Ok(conn)
+    }
+
+    /// A session that is told with its first message what we rely on. Nor does the driver ask anything if it need not.
+    pub(super) async fn dial(&self) -> Result<Conn, Trouble> {
+        let mut opts = OptsBuilder::from_opts(self.opts.clone());
+        let largest = self.largest.load(Ordering::Relaxed);
+        if largest > 0 && self.opts.max_allowed_packet().is_none() {
+            opts = OptsBuilder::wait_timeout(opts.max_allowed_packet(Some(largest)), Some(IDLE_MAX));
+        }
+        Ok(Conn::new(opts).await?)
+    }
+}
+
+/// A column of the first row.
+fn told(answer: &Answer, at: usize) -> &str {
+    answer.rows.first().and_then(|it| it.get(at)?.as_deref()).unwrap_or_default()
+}
+
+/// Whether a session answered to [`OURS`] as it must.
+fn heed(answer: &Answer) -> Result<(), Trouble> {
+    let shown = [told(answer, 0), told(answer, 1)];
+    if shown == ["1", "NO_CHAIN"] {
+        return Ok(());
+    }
+    Err(Trouble::Said(format!(
+        "its sessions have autocommit and completion_type {shown:?} and not 1 and NO_CHAIN, although they were set; \
+         something between us and the server changes it, perhaps a proxy"
+    )))
 }
 
 fn code(error: &DriverError) -> Option<u16> {
@@ -141,6 +181,7 @@ pub(super) async fn run(conn: &mut Conn, sql: &str) -> Result<Answer, Trouble> {
     Ok(Answer { rows: rows.into_iter().map(text).collect(), changed })
 }
 
+/// In a session that was told nothing yet: all goes in one message.
 pub(super) async fn begin(
     conn: &mut Conn,
     branch: &BranchName,
@@ -160,11 +201,12 @@ pub(super) async fn begin(
     // Of the session, which is nobody else's: inside of a branch it is too late to choose.
     let level = isolation
         .map_or_else(String::new, |it| format!("SET SESSION TRANSACTION ISOLATION LEVEL {}; ", it.words()));
-    // The number that the server itself knows: behind a proxy the greeting tells the proxy's.
-    let answer = run(conn, &format!("SELECT CONNECTION_ID(); {patience}; {level}{begin}")).await?;
-    let number: Option<u64> = answer.rows.first().and_then(|it| it.first()?.as_ref()?.parse().ok());
-    // The whole session: a driver that was interrupted cannot go on with it.
-    Ok(format!("KILL {}", number.unwrap_or_else(|| u64::from(conn.id()))))
+    let answer = run(conn, &format!("{OURS}; {patience}; {level}{begin}")).await?;
+    heed(&answer)?;
+    // The whole session: a driver that was interrupted cannot go on with it. By the number that the server itself knows: behind
+    // a proxy the greeting tells the proxy's.
+    let number = told(&answer, 2).parse().unwrap_or_else(|_| u64::from(conn.id()));
+    Ok(format!("KILL {number}"))
 }
 
 pub(super) async fn ready(conn: &mut Conn) -> Result<Vote, Trouble> {

@@ -170,10 +170,17 @@ pub(super) async fn begin(
     // The mark is gone if the work ends the transaction by itself.
     let sql = format!(
         "BEGIN{level}; SET LOCAL lockkeeper.branch = '{gid}'; SET LOCAL lock_timeout = {wait}; \
-         SELECT pg_backend_pid(), CASE WHEN current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '{limit} ms' \
-         THEN set_config('statement_timeout', '{limit}', true) END"
+         SELECT pg_backend_pid(), current_setting('statement_timeout'); SET LOCAL statement_timeout = {limit}"
     );
-    let pid = first(ask(client, &sql).await?).unwrap_or_default();
+    let mut row = ask(client, &sql).await?.unwrap_or_default().into_iter().map(Option::unwrap_or_default);
+    let (pid, own) = (row.next().unwrap_or_default(), row.next().unwrap_or_default());
+    if own != "0" {
+        // Most servers have none, and then one message is enough.
+        let keep = format!(
+            "SELECT set_config('statement_timeout', '{own}', true) WHERE '{own}'::interval <= '{limit} ms'"
+        );
+        ask(client, &keep).await?;
+    }
     Ok(format!("SELECT pg_cancel_backend({pid})"))
 }
 
@@ -242,12 +249,13 @@ pub(super) async fn vote(
         }
     };
     observer.tell(Point::Preparing, Some(&branch.id), Some(&branch.participant));
-    // In a transaction that has failed this statement is no error: it rolls back, and the driver drops the word that says so.
-    // What tells a commit from a loss when the branch is gone.
+    // In a transaction that has failed `PREPARE` is no error: it rolls back, and the driver drops the word that says so. So it is
+    // looked for, by the function behind the view, whose names a new session would read first. The row tells a commit from a
+    // loss when the branch is gone.
     let (id, n, whose) = (&branch.id, branch.n, &branch.participant);
     let prepare = format!(
         "INSERT INTO {WITNESS} VALUES ('{id}', {n}, '{whose}'); \
-         PREPARE TRANSACTION '{gid}'; SELECT 1 FROM pg_prepared_xacts WHERE gid = '{gid}'"
+         PREPARE TRANSACTION '{gid}'; SELECT 1 FROM pg_prepared_xact() WHERE gid = '{gid}'"
     );
     match first(ask(client, &prepare).await?) {
         Some(_) => Ok(Vote::Prepared(Some(number))),

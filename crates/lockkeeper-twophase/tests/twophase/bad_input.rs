@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper_core::{Locker, Memory};
 use lockkeeper_servers::{MariaDb, MariaDbOptions, MysqlOptions, Postgres, PostgresOptions};
 use lockkeeper_twophase::mysql_async::{Conn, Opts, prelude::Queryable};
-use lockkeeper_twophase::tokio_postgres::Client;
+use lockkeeper_twophase::tokio_postgres::{Client, NoTls, connect};
 use lockkeeper_twophase::{Error, Participant, TwoPhase};
 use tempfile::TempDir;
 
@@ -118,7 +118,9 @@ async fn a_prepare_that_the_server_does_not_show_is_not_believed() {
     let site = Site::start().await;
     let bank = site.bank().await;
     let office = bank.office().await;
-    bank.here("CREATE SCHEMA blind; CREATE TABLE blind.pg_prepared_xacts (gid text)").await;
+    let blind = "CREATE SCHEMA blind; CREATE FUNCTION blind.pg_prepared_xact() RETURNS TABLE (gid text) LANGUAGE sql \
+                 AS $$ SELECT '' WHERE false $$";
+    bank.here(blind).await;
     let (take, give) = bank.statements("a");
     let work = office.transaction().on("orders", async move |db: &Client| {
         db.batch_execute(&take).await?;
@@ -169,10 +171,10 @@ async fn a_wait_for_a_row_of_mariadb_ends_with_the_transaction_and_not_before() 
 async fn a_participant_that_cannot_do_it_says_what_to_change() {
     let server = Postgres::start(PostgresOptions::default()).await.unwrap();
     let folder = TempDir::new().unwrap();
-    let (url, locker) =
+    let (log, locker) =
         (format!("sqlite:{}", folder.path().join("log").display()), locker(folder.path()).await);
     let office = async |participants: &[(&str, &str)]| {
-        let mut office = TwoPhase::open(&url, &locker).await.unwrap();
+        let mut office = TwoPhase::open(&log, &locker).await.unwrap();
         for (name, url) in participants {
             office = office.participant(*name, Participant::postgres(url).unwrap());
         }
@@ -190,7 +192,7 @@ async fn a_participant_that_cannot_do_it_says_what_to_change() {
     said(&error, &["one database", "one branch"]);
     // The same of MariaDB, which is known by its own row and not by its address.
     let stock = MariaDb::start(MariaDbOptions::default()).await.unwrap();
-    let mut both = TwoPhase::open(&url, &locker).await.unwrap();
+    let mut both = TwoPhase::open(&log, &locker).await.unwrap();
     for (name, host) in [("d", "127.0.0.1"), ("e", "localhost")] {
         let url = stock.url().replace("127.0.0.1", host);
         both = both.participant(name, Participant::mysql(&url).unwrap());
@@ -204,7 +206,25 @@ async fn a_participant_that_cannot_do_it_says_what_to_change() {
     let second = format!("postgres://postgres@{}/second", server.address());
     let error = office(&[("c", &second)]).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
-    said(&error, &["not the database that the log knows", "new name"]);
+    said(&error, &["not the database that the log knows", "nothing was touched", "new name"]);
+    let (client, connection) = connect(&second, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let made = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'";
+    let made: Vec<String> = client.query(made, &[]).await.unwrap().iter().map(|it| it.get(0)).collect();
+    assert!(made.is_empty(), "{made:?}");
+
+    stock.sql("CREATE DATABASE second").await.unwrap();
+    let named = async |database: &str| {
+        let url = format!("mysql://lockkeeper@{}/{database}", stock.address());
+        let office = TwoPhase::open(&log, &locker).await.unwrap();
+        office.participant("f", Participant::mysql(&url).unwrap()).start().await.map(drop)
+    };
+    named("lockkeeper").await.unwrap();
+    said(
+        &named("second").await.unwrap_err(),
+        &["not the database that the log knows", "nothing was touched"],
+    );
+    assert_eq!(stock.sql("SHOW TABLES FROM second").await.unwrap(), "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

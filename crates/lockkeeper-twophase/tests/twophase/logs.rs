@@ -1,11 +1,15 @@
 //! Logs in servers: the same answers as with a file, one commit that is the decision, and a log that dies.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use lockkeeper_core::clock::pause_thread;
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::{Flavour, Postgres, PostgresOptions};
 use lockkeeper_servers::{MariaDb, MariaDbOptions, MysqlOptions};
 use lockkeeper_twophase::mysql_async::{Conn, prelude::Queryable};
+use lockkeeper_twophase::rusqlite::Connection;
 use lockkeeper_twophase::tokio_postgres::Client;
 use lockkeeper_twophase::{Error, Participant, Point, TwoPhase, Verdict};
 
@@ -117,6 +121,58 @@ async fn a_paused_coordinator_is_refused_by_a_log_in_a_server() {
         drop(worker.end().await);
         bank.recover().await;
         assert!(!site.check(&bank, &format!("{place:?}")).await);
+    }
+}
+
+/// The first decision waits until as many have promised. How many flushes it took to write all.
+async fn flushes(site: &Site, place: Place, crowd: usize) -> usize {
+    let bank = site.bank_with(place).await;
+    let (promised, begun, seen) = (AtomicUsize::new(0), AtomicBool::new(false), Arc::new(Mutex::new(vec![])));
+    let (seen_too, file) = (seen.clone(), bank.log.strip_prefix("sqlite:").map(str::to_owned));
+    let setup = bank.setup().await.observer(move |step| match step.point {
+        Point::AllPrepared => drop(promised.fetch_add(1, Ordering::SeqCst)),
+        Point::Deciding => {
+            if !begun.swap(true, Ordering::SeqCst) {
+                tokio::task::block_in_place(|| {
+                    while promised.load(Ordering::SeqCst) < crowd {
+                        pause_thread(Duration::from_millis(1));
+                    }
+                });
+            }
+            if let Some(file) = &file {
+                // What was flushed before this one.
+                let rows = "SELECT count(*) FROM lockkeeper_2pc_verdict";
+                let rows = Connection::open(file).unwrap().query_one(rows, [], |it| it.get::<_, i64>(0));
+                seen_too.lock().unwrap().push(rows.unwrap());
+            }
+        }
+        _ => {}
+    });
+    let office = setup.start().await.unwrap();
+    let one = async |n: usize| {
+        let insert = format!("INSERT INTO move VALUES ('flush-{}-{n}')", bank.account);
+        let same = insert.clone();
+        let work = office.transaction().within(HANG);
+        let work = work.on("orders", async move |db: &Client| Ok(db.batch_execute(&insert).await?));
+        work.on("stock", async move |db: &mut Conn| Ok(db.query_drop(same).await?)).commit().await.unwrap();
+    };
+    futures_util::future::join_all((0..crowd).map(one)).await;
+    let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+    if place == Place::File {
+        seen.dedup();
+        return seen.len();
+    }
+    let log = Bank { postgres: bank.log.clone(), ..bank.clone() };
+    log.here("SELECT count(DISTINCT xmin::text) FROM noted").await.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn decisions_that_wait_share_a_flush() {
+    let site = Site::start().await;
+    for place in [Place::File, Place::BesideOrders] {
+        let flushes = flushes(&site, place, 12).await;
+        // One for the first, one for those that waited, and perhaps for one that was on its way.
+        assert!((2..=4).contains(&flushes), "{place:?}: {flushes} flushes for 12 decisions");
     }
 }
 

@@ -14,6 +14,7 @@ mod crash;
 mod deaths;
 mod doctor;
 mod inside;
+mod journeys;
 mod logs;
 mod outage;
 mod protocol;
