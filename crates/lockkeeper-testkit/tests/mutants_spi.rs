@@ -82,10 +82,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::EntersOneByOne, &["those_who_fit_enter_together"]),
     (Flaw::LightOvertakes, &["a_light_claim_does_not_overtake_a_heavy_head", "many_tasks_hammer_one_room"]),
     (Flaw::AskingAgainGoesBack, &["asking_again_keeps_the_place"]),
-    (
-        Flaw::ImpatientJoins,
-        &["an_impatient_claim_leaves_nothing_behind", "several_are_had_together_or_none"],
-    ),
+    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind", "several_are_had_together_or_none"]),
     (Flaw::ImpatientOvertakes, &["an_impatient_claim_does_not_overtake"]),
     (
         Flaw::WaiterNeverForgotten,
@@ -108,10 +105,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::KeysTrimmed, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysCut, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysAllOne, &["different_keys_do_not_meet"]),
-    (
-        Flaw::WantedNever,
-        &["a_holder_hears_that_it_is_wanted", "readers_that_never_cease_let_a_writer_in"],
-    ),
+    (Flaw::WantedNever, &["a_holder_hears_that_it_is_wanted", "readers_that_never_cease_let_a_writer_in"]),
     (Flaw::WantedAlways, &["a_holder_hears_that_it_is_wanted"]),
     (Flaw::HolderNotNotified, &["a_holder_is_notified_that_somebody_waits"]),
     (Flaw::LossNotTold, &["a_holder_is_notified_that_its_lock_was_broken"]),

@@ -137,7 +137,12 @@ fn no_seed_breaks_the_rules_of_those_who_meet() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for scenario in [Scenario::drawn(3), Scenario::drawn(17), Scenario::drawn_with_shares(40), Scenario::drawn_with_meetings(7)] {
+    for scenario in [
+        Scenario::drawn(3),
+        Scenario::drawn(17),
+        Scenario::drawn_with_shares(40),
+        Scenario::drawn_with_meetings(7),
+    ] {
         let run = || scenario.run(Memory::new, |it| it);
         assert_eq!(run(), run(), "{scenario:?}");
     }

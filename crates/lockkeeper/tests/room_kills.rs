@@ -24,9 +24,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use lockkeeper::{Error, Fence, Leader, Leaders, Locker, Once};
+use lockkeeper_core::Clock;
 use lockkeeper_servers::{
-    Daemon, Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions, Redis,
-    RedisOptions, ZooKeeper, ZooKeeperOptions,
+    Daemon, Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions,
+    Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
 };
 
 const PART: &str = "LOCKKEEPER_TEST_PART";
@@ -34,6 +35,8 @@ const URL: &str = "LOCKKEEPER_TEST_URL";
 const WORD: &str = "child: ";
 /// After so long without a sign of life whoever was killed is given up.
 const TTL: Duration = Duration::from_secs(4);
+/// Longer than that.
+const KEPT: Duration = Duration::from_secs(8);
 const HANG: Duration = Duration::from_secs(120);
 
 async fn soon<T>(what: &str, answer: impl IntoFuture<Output = T>) -> T {
@@ -93,7 +96,10 @@ impl Site {
 
     async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Site { url: format!("sqlite:{}", folder.path().join("locks.db").display()), server: Server::Sqlite(folder) }
+        Site {
+            url: format!("sqlite:{}", folder.path().join("locks.db").display()),
+            server: Server::Sqlite(folder),
+        }
     }
 
     async fn locker(&self) -> Locker {
@@ -205,6 +211,13 @@ async fn is_child() -> bool {
             say("arriving");
             let status = locker.latch("imported", 2).arrive("child").await.unwrap();
             say(status.arrived.join(" "));
+            std::future::pending::<()>().await;
+        }
+        "keep" => {
+            let guard = locker.lock("report").hold_at_least(KEPT).await.unwrap();
+            let fence = guard.fence();
+            guard.release().await.unwrap();
+            say(fence.get());
             std::future::pending::<()>().await;
         }
         "run" => {
@@ -335,13 +348,33 @@ async fn whoever_runs_a_job(site: &Site, test: &str) {
     assert_eq!(ran, Once::Done);
 }
 
+/// A process gives a lock back that is to be kept, and is killed: others find it taken until the time is over, and not before that.
+async fn what_is_kept(site: &Site, test: &str) {
+    let (locker, clock) = (site.locker().await, Clock::boot());
+    // It is taken after this.
+    let begun = clock.now();
+    let mut other = Other::start(site, test, "keep");
+    let kept = fence(&other.hear());
+    other.kill();
+    let tried = locker.try_lock("report").await.unwrap();
+    assert!(tried.is_none() || begun.after(KEPT) <= clock.now(), "it is to be kept");
+    drop(tried);
+    let guard = soon("the next turn", locker.lock("report")).await.unwrap();
+    assert!(begun.after(KEPT) <= clock.now(), "it was had before the time was over");
+    assert!(kept < guard.fence().get());
+    guard.release().await.unwrap();
+}
+
 /// Every scene on one store.
 macro_rules! kills {
     ($($site:ident)*) => {$(
         mod $site {
             use super::*;
 
-            kills!(@scenes $site: a_reader the_leader the_last_to_arrive the_last_at_a_latch whoever_runs_a_job);
+            kills!(
+                @scenes $site:
+                a_reader the_leader the_last_to_arrive the_last_at_a_latch whoever_runs_a_job what_is_kept
+            );
         }
     )*};
     (@scenes $site:ident: $($scene:ident)*) => {$(

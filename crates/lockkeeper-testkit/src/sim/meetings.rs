@@ -50,8 +50,11 @@ impl Book {
     fn latch(&mut self, round: u64, before: &BTreeSet<String>, told: &LatchStatus) -> Option<String> {
         let there: BTreeSet<String> = told.arrived.iter().cloned().collect();
         let coming = self.coming.entry(round).or_default();
-        let wrong = !there.is_subset(coming) || !before.is_subset(&there) || there.len() != told.arrived.len();
-        wrong.then(|| format!("round {round} of the latch: {told:?}, when {coming:?} came and {before:?} were there"))
+        let wrong =
+            !there.is_subset(coming) || !before.is_subset(&there) || there.len() != told.arrived.len();
+        wrong.then(|| {
+            format!("round {round} of the latch: {told:?}, when {coming:?} came and {before:?} were there")
+        })
     }
 
     /// What is wrong with what was heard of a round.
@@ -131,7 +134,8 @@ impl User {
                 self.witness.count(|it| it.ran += 1);
             }
             Ok(Some(Once::Done)) if !minutes.book(|it| it.ended.contains(&tick)) => {
-                self.witness.accuse(format!("tick {tick} is said to be done, and no job of it has ended well"));
+                self.witness
+                    .accuse(format!("tick {tick} is said to be done, and no job of it has ended well"));
             }
             Ok(Some(_)) | Err(Job::OnPurpose) => {}
             Ok(None) => self.witness.count(|it| it.cancelled += 1),
@@ -227,7 +231,8 @@ impl User {
     fn judge(&self, before: Option<&Leader>, seen: &Leader) {
         let (term, value) = (seen.term, &seen.value);
         if before.is_some_and(|it| it.term != term) {
-            self.witness.accuse(format!("{before:?} and then {seen:?} are seen, and never that nobody leads"));
+            self.witness
+                .accuse(format!("{before:?} and then {seen:?} are seen, and never that nobody leads"));
         }
         let said = self.minutes.book(|it| it.said.entry(term).or_insert_with(|| value.clone()).clone());
         if said != *value {

@@ -77,10 +77,11 @@ impl<B: Backend> Post<B> {
     }
 
     /// What comes back of a letter that the network carries, unless it takes too long.
-    pub(super) fn carry<T: Send + 'static>(
-        &self,
-        letter: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> impl Future<Output = Result<T>> + Send + use<T, B> {
+    pub(super) fn carry<T, L>(&self, letter: L) -> impl Future<Output = Result<T>> + Send + use<T, B, L>
+    where
+        T: Send + 'static,
+        L: Future<Output = Result<T>> + Send + 'static,
+    {
         let (there, back) = {
             let mut delays = locked(&self.delays);
             (delays.draw(), delays.draw())
@@ -140,11 +141,7 @@ impl<B: Backend> Backend for Post<B> {
 
     fn enter(&self, claim: Claim) -> PostPlace<B> {
         let ear = self.inner.enter(claim.clone());
-        PostPlace {
-            ear,
-            claim,
-            post: self.twin(),
-        }
+        PostPlace { ear, claim, post: self.twin() }
     }
 }
 

@@ -118,12 +118,17 @@ pub async fn a_tick_is_done_once_by_all_processes<H: Harness>(trial: &Trial<H>) 
     let ran = answers.iter().filter(|it| **it == Once::Ran(())).count();
     let done = answers.iter().filter(|it| **it == Once::Done).count();
     if (ran, done) != (1, answers.len() - 1) {
-        return Err(Failure::broken(format!("of all who asked for one tick {ran} ran it and {done} heard that it was done")));
+        return Err(Failure::broken(format!(
+            "of all who asked for one tick {ran} ran it and {done} heard that it was done"
+        )));
     }
     for (locker, tick, wanted) in [(&lockers[1], "1", Once::Done), (&lockers[2], "2", Once::Ran(()))] {
-        let answer = soon(trial, "a tick", locker.once(&job, tick).run(async |_| Ok::<_, Failure>(()))).await?;
+        let answer =
+            soon(trial, "a tick", locker.once(&job, tick).run(async |_| Ok::<_, Failure>(()))).await?;
         if answer != wanted {
-            return Err(Failure::broken(format!("of tick {tick} it was said {answer:?} instead of {wanted:?}")));
+            return Err(Failure::broken(format!(
+                "of tick {tick} it was said {answer:?} instead of {wanted:?}"
+            )));
         }
     }
     Ok(Outcome::Shown)
@@ -157,7 +162,9 @@ pub async fn a_latch_counts_each_party_once<H: Harness>(trial: &Trial<H>) -> Ver
     all(trial, "an arrival at a latch", tasks).await?;
     let status = soon(trial, "a latch", latch(1).status()).await?;
     if status.arrived.len() + 1 != usize::try_from(PARTIES).unwrap_or(0) || status.is_open() {
-        return Err(Failure::broken(format!("all but one of {PARTIES} have arrived, and it says {status:?}")));
+        return Err(Failure::broken(format!(
+            "all but one of {PARTIES} have arrived, and it says {status:?}"
+        )));
     }
     let mut tasks = JoinSet::new();
     for at in 0..PROCESSES {
@@ -196,14 +203,20 @@ pub async fn all_at_a_barrier_hear_one_verdict<H: Harness>(trial: &Trial<H>) -> 
             let hasty = breaks && at == 1;
             tasks.spawn(async move {
                 let party = format!("party {at}");
-                Ok(if hasty { barrier.wait_at_most(party, patience).await } else { barrier.wait(party).await }?)
+                Ok(if hasty {
+                    barrier.wait_at_most(party, patience).await
+                } else {
+                    barrier.wait(party).await
+                }?)
             });
         }
         let said: Vec<Meeting> = all(trial, "the verdict of a round", tasks).await?;
         let wanted = if breaks { Said::Broken(Breach::TimedOut) } else { Said::Open };
         // Whoever comes when the hasty one has gone begins the next round, and waits for it in vain; it is not of this one.
         if said.iter().any(|it| (it.round, it.verdict) != (round, wanted)) {
-            return Err(Failure::broken(format!("round {round} should be heard to end with {wanted:?}, and was with {said:?}")));
+            return Err(Failure::broken(format!(
+                "round {round} should be heard to end with {wanted:?}, and was with {said:?}"
+            )));
         }
     }
     Ok(Outcome::Shown)
@@ -317,7 +330,8 @@ pub async fn readers_that_never_cease_let_a_writer_in<H: Harness>(trial: &Trial<
         Ok::<(), Error>(())
     });
     for _ in 0..2 {
-        let guard = soon(trial, "the turn of a writer among readers", there.write(trial.key.as_str())).await?;
+        let guard =
+            soon(trial, "the turn of a writer among readers", there.write(trial.key.as_str())).await?;
         soon(trial, "a release", guard.release()).await?;
     }
     if let Some(ended) = reads.try_join_next() {
