@@ -45,7 +45,11 @@ fn run(case: &Case<Planted>, flaw: Flaw) -> Verdict {
 const FLAWS: &[(Flaw, &[&str])] = &[
     (
         Flaw::ReleasesWithoutComparing,
-        &["a_foreign_leave_releases_nothing", "leaving_twice_releases_nobody_else"],
+        &[
+            "a_foreign_leave_releases_nothing",
+            "leaving_twice_releases_nobody_else",
+            "several_are_had_together_or_none",
+        ],
     ),
     (
         Flaw::RenewalRecreates,

@@ -292,6 +292,9 @@ pub async fn several_are_had_together_or_none<H: Harness>(trial: &Trial<H>) -> V
         };
         soon(trial, "a release", guard.release()).await?;
     }
+    if soon(trial, "a try", here.try_lock(&names[1])).await?.is_some() && taken.is_valid() {
+        return Err(Failure::broken("a request that did not get all released what another holds"));
+    }
     soon(trial, "a release", taken.release()).await?;
     let guard = soon(trial, "several free locks", here.lock_all(&names)).await?;
     for name in &names {
