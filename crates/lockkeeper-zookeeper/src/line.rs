@@ -1,8 +1,10 @@
 //! A line as its nodes' names tell it: who stands where, and how much each takes.
 //!
 //! A node is called `<claim id>-<weight>-<capacity>-<number>`. The number comes from the store and counts from the
-//! line's first node. A node that stands for one who gave its lock back later is called the same, with `.kept` at the end. The store's numbers have an end, at which they stick or turn negative, so that two nodes may get
+//! line's first node. The store's numbers have an end, at which they stick or turn negative, so that two nodes may get
 //! the same. Hence nobody whose number is [`NUMBER_END`] or beyond is ever let in: below it no two are alike.
+//!
+//! A node that stands for one who gave its lock back later is called as that one was, with `.kept` at the end.
 
 use std::collections::HashSet;
 
@@ -93,7 +95,7 @@ pub(crate) fn is_worn_out(folder: &Stat) -> bool {
 pub(crate) struct Look {
     /// Those who keep us out by their weight.
     pub(crate) blockers: Vec<String>,
-    /// Of these, whoever has the room for itself.
+    /// Of these, whoever has the room for itself and may go on as a reader.
     pub(crate) alone: Vec<String>,
     /// Of these, whoever stands for one who has gone.
     pub(crate) kept: Vec<String>,
@@ -119,7 +121,8 @@ impl Look {
         let fills = |it: Load| it.capacity <= it.weight;
         let likely = matches!(blockers[..], [one] if fills(loads[one]) || loads[at].capacity == 1);
         let name = |it: usize| line[it].name.clone();
-        let alone = blockers.iter().copied().filter(|it| fills(loads[*it])).map(name).collect();
+        let sharing = |it: &usize| fills(loads[*it]) && !line[*it].kept;
+        let alone = blockers.iter().copied().filter(sharing).map(name).collect();
         let kept = blockers.iter().copied().filter(|it| line[*it].kept).map(name).collect();
         let blockers = blockers.into_iter().map(name).collect();
         let (wanted, theirs) =
