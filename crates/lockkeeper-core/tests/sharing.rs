@@ -168,21 +168,27 @@ impl Backend for OneAtATime {
 #[tokio::test]
 async fn a_writer_elsewhere_is_served_though_readers_here_never_cease() {
     let store = Memory::default();
-    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
-    let stream = tokio::spawn(async move {
-        // There is always a reader: the next one comes before the last has gone.
-        let mut reader = here.read("k").await.unwrap();
-        loop {
-            let next = here.read("k").await.unwrap();
-            Clock::boot().sleep(Duration::from_millis(1)).await;
-            drop(std::mem::replace(&mut reader, next));
-        }
-    });
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    let mut stream = tokio::task::JoinSet::new();
+    for pause in [3, 5, 7] {
+        let here = here.clone();
+        stream.spawn(async move {
+            // There is always a reader: others read when one has gone.
+            loop {
+                let reader = here.read("k").await.unwrap();
+                Clock::boot().sleep(Duration::from_millis(pause)).await;
+                drop(reader);
+            }
+        });
+    }
     for _ in 0..3 {
+        while holders(&store, "k").await == 0 {
+            yield_now().await;
+        }
         let writer = tokio::time::timeout(HANG, there.write("k")).await.expect("it starves").unwrap();
         writer.release().await.unwrap();
     }
-    stream.abort();
+    stream.shutdown().await;
 }
 
 /// A reader that nobody joins any more, because a writer elsewhere waited, is no reason not to join a newer one.

@@ -247,7 +247,9 @@ async fn a_reader(site: &Site, test: &str) {
     let writing = tokio::spawn(async move { there.write("prices").await.map(|it| it.fence()) });
     site.killed_while(|| reader.kill()).await;
     let shared = mine.fence().get();
-    mine.release().await.unwrap();
+    // A server may take longer to come back than ours is good for without it.
+    let released = mine.release().await;
+    assert!(matches!(released, Ok(()) | Err(Error::Lost { .. })), "{released:?}");
     let wrote: Fence = soon("the writer's turn", writing).await.unwrap().unwrap();
     assert!(theirs < wrote.get() && shared < wrote.get(), "{theirs}, {shared}, {wrote}");
     // Nothing of the dead is in the way of anybody.
