@@ -94,6 +94,7 @@ impl Site {
         Site { url, server: Server::ZooKeeper(server) }
     }
 
+    #[expect(clippy::unused_async, reason = "as the others are called")]
     async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Site {
