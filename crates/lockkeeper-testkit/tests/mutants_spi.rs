@@ -175,6 +175,11 @@ fn every_flaw_is_caught_by_the_cases_made_for_it() {
 fn every_case_catches_some_flaw() {
     for case in cases::<Planted>() {
         let caught = FLAWS.iter().find(|(flaw, _)| matches!(run(&case, *flaw), Err(Failure::Broken(_))));
-        assert!(caught.is_some(), "no flaw makes {} fail {:?}", case.name, [Flaw::WantedNever, Flaw::LineBarges, Flaw::None].map(|it| run(&case, it)));
+        assert!(
+            caught.is_some(),
+            "no flaw makes {} fail {:?}",
+            case.name,
+            [Flaw::WantedNever, Flaw::LineBarges, Flaw::None].map(|it| run(&case, it))
+        );
     }
 }
