@@ -1,6 +1,7 @@
 //! Rooms: readers and writers, permits, several locks, barriers, latches, elections, over real processes.
 //!
-//! `scale=N` on the command line does an N-th of the work, `part=crowd` only the crowds of readers.
+//! `scale=N` on the command line does an N-th of the work, `part=crowd` only the crowds of readers, `part=first` only one of them
+//! for each store, and `part=writer` only the writer among readers.
 
 mod child;
 mod crew;
@@ -48,11 +49,15 @@ pub(crate) fn run() -> Outcome {
     let part = PART.get().map(String::as_str);
     runtime.block_on(async {
         let mut rows = Vec::new();
-        if part != Some("crowd") {
+        if part.is_none_or(|it| it == "writer") {
+            let server = Redis::start(RedisOptions::default()).await?;
+            rows.extend(writers_among_readers(&server.url()).await?);
+        }
+        if part.is_none() {
             rows.extend(on_redis().await?);
         }
-        if part.is_none_or(|it| it == "crowd") {
-            rows.extend(crowd::readers().await?);
+        if part.is_none_or(|it| it == "crowd" || it == "first") {
+            rows.extend(crowd::readers(part == Some("first")).await?);
         }
         Ok(rows)
     })
@@ -62,7 +67,6 @@ async fn on_redis() -> Outcome {
     let server = Redis::start(RedisOptions::default()).await?;
     let url = server.url();
     let mut rows = readers(&server, &url).await?;
-    rows.push(writer_among_readers(&url).await?);
     rows.push(permits(&url)?);
     rows.push(permits_together(&url).await?);
     rows.push(triples(&url)?);
@@ -95,13 +99,25 @@ async fn readers(server: &Redis, url: &str) -> Outcome {
     ])
 }
 
-/// A writer while readers never cease.
-async fn writer_among_readers(url: &str) -> Answer<Row> {
+/// A writer while readers never cease: those of other processes, and those of its own as well.
+async fn writers_among_readers(url: &str) -> Outcome {
+    let what = "a writer among endless readers (4 processes × 8, 20 ms each): its longest wait, beside the longest read + 100 ms + 2 trips";
+    let among_its_own = "the same, where the writer's own process is one of them";
+    Ok(vec![
+        writer_among_readers(what, url, false).await?,
+        writer_among_readers(among_its_own, url, true).await?,
+    ])
+}
+
+async fn writer_among_readers(what: &'static str, url: &str, reads_itself: bool) -> Answer<Row> {
     let (clock, locker) = (Clock::boot(), lockkeeper::connect(url).await?);
     let trip = trip(&locker).await?.as_secs_f64() * 1000.0;
     let span = Duration::from_millis(scale(10_000).max(2_000));
-    let mut crew = Crew::start(4, &["read-long", url, "8", &span.as_millis().to_string()])?;
+    let others = if reads_itself { 3 } else { 4 };
+    let mut crew = Crew::start(others, &["read-long", url, "8", &span.as_millis().to_string()])?;
     crew.go()?;
+    let (reading, millis) = (locker.clone(), u64::try_from(span.as_millis())?);
+    let own = reads_itself.then(|| tokio::spawn(async move { child::read_long(&reading, 8, millis).await }));
     clock.sleep(Duration::from_millis(300)).await;
     let (mut waits, until) = (Vec::new(), clock.now().after(span.saturating_sub(Duration::from_millis(600))));
     while clock.now() < until {
@@ -112,14 +128,18 @@ async fn writer_among_readers(url: &str) -> Answer<Row> {
         clock.sleep(Duration::from_millis(50)).await;
     }
     // Each process tells its longest read, which a timer and two busy cores make longer than the 20 ms that were asked for.
-    let read = per(crew.numbers()?.into_iter().max().unwrap_or(0), 1_000_000);
+    let own = match own {
+        Some(own) => own.await??,
+        None => 0,
+    };
+    let read = per(crew.numbers()?.into_iter().max().unwrap_or(0).max(own), 1_000_000);
     if waits.is_empty() {
         return Err("nobody wrote among the readers".into());
     }
     let longest = waits.iter().copied().fold(0.0, f64::max);
     let bound = read + 100.0 + 2.0 * trip;
     Ok(Row {
-        what: "a writer among endless readers (4 processes × 8, 20 ms each): its longest wait, beside the longest read + 100 ms + 2 trips",
+        what,
         ours: format!("{longest:.1} ms"),
         theirs: format!("{bound:.1} ms"),
         ratio: longest / bound,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Profile, Reach};
@@ -167,21 +168,27 @@ impl Backend for OneAtATime {
 #[tokio::test]
 async fn a_writer_elsewhere_is_served_though_readers_here_never_cease() {
     let store = Memory::default();
-    let (here, there) = (Locker::new(store.clone()), Locker::new(store));
-    let stream = tokio::spawn(async move {
-        // There is always a reader: the next one comes before the last has gone.
-        let mut reader = here.read("k").await.unwrap();
-        loop {
-            let next = here.read("k").await.unwrap();
-            Clock::boot().sleep(Duration::from_millis(1)).await;
-            drop(std::mem::replace(&mut reader, next));
-        }
-    });
+    let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    let mut stream = tokio::task::JoinSet::new();
+    for pause in [3, 5, 7] {
+        let here = here.clone();
+        stream.spawn(async move {
+            // There is always a reader: others read when one has gone.
+            loop {
+                let reader = here.read("k").await.unwrap();
+                Clock::boot().sleep(Duration::from_millis(pause)).await;
+                drop(reader);
+            }
+        });
+    }
     for _ in 0..3 {
+        while holders(&store, "k").await == 0 {
+            yield_now().await;
+        }
         let writer = tokio::time::timeout(HANG, there.write("k")).await.expect("it starves").unwrap();
         writer.release().await.unwrap();
     }
-    stream.abort();
+    stream.shutdown().await;
 }
 
 /// A reader that nobody joins any more, because a writer elsewhere waited, is no reason not to join a newer one.
@@ -213,6 +220,75 @@ async fn whoever_comes_later_joins_the_newest_readers() {
     assert_eq!(holders(&store, "k").await, 2);
 }
 
+/// Somebody waits at the store until so many others do.
+async fn wait_until(store: &Memory, waiters: usize) {
+    let stand = async {
+        let name = Key::new("k").unwrap();
+        while store.show(&name).await.unwrap().map_or(0, |it| it.waiters.len()) != waiters {
+            yield_now().await;
+        }
+    };
+    tokio::time::timeout(HANG, stand).await.expect("a writer does not stand at the store as it should");
+}
+
+/// Otherwise it would wait for the longest read of its own process, and only then begin to wait for those of others.
+#[tokio::test]
+async fn a_writer_stands_at_the_store_also_while_its_own_process_reads() {
+    for brief in [None, Some(HANG)] {
+        let store = Memory::default();
+        let (here, there) = (Locker::new(store.clone()), Locker::new(store.clone()));
+        let (mine, theirs) = (here.read("k").await.unwrap(), there.read("k").await.unwrap());
+        let asked = here.write("k").wait_at_most(brief.unwrap_or(HOUR));
+        let writer = tokio::spawn(asked.into_future());
+        wait_until(&store, 1).await;
+        let elsewhere = tokio::spawn(Locker::new(store.clone()).read("k"));
+        wait_until(&store, 2).await;
+        // In its own process nobody passes it either: neither a try, nor one that waits, nor when the first readers have gone.
+        assert!(here.read("k").attempt().await.unwrap().is_none(), "a writer waits");
+        let behind = tokio::spawn(here.read("k"));
+        yield_now().await;
+        mine.release().await.unwrap();
+        yield_now().await;
+        assert!(!writer.is_finished() && !behind.is_finished() && !elsewhere.is_finished());
+        theirs.release().await.unwrap();
+        let guard = tokio::time::timeout(HANG, writer).await.unwrap().unwrap().unwrap();
+        assert!(!behind.is_finished() && !elsewhere.is_finished(), "they read beside a writer");
+        guard.release().await.unwrap();
+        for reader in [elsewhere, behind] {
+            tokio::time::timeout(HANG, reader).await.unwrap().unwrap().unwrap().release().await.unwrap();
+        }
+        assert_eq!((holders(&store, "k").await, here.lines()), (0, 0));
+    }
+}
+
+/// It stood at the store, and its readers go on as before: they join without a word to the store.
+#[tokio::test]
+async fn a_writer_that_gives_up_behind_its_own_readers_leaves_nothing() {
+    let store = Memory::default();
+    let here = Locker::builder(store.clone()).hand_on_span_max(HOUR).build();
+    let first = here.read("k").await.unwrap();
+    for round in 0..3 {
+        let writer = tokio::spawn(here.write("k"));
+        wait_until(&store, 1).await;
+        // Somebody else of us who wants it alone goes on from its place.
+        let next = (round == 1).then(|| tokio::spawn(here.write("k")));
+        yield_now().await;
+        writer.abort();
+        if let Some(next) = next {
+            yield_now().await;
+            wait_until(&store, 1).await;
+            next.abort();
+        }
+        wait_until(&store, 0).await;
+        let second = tokio::time::timeout(HANG, here.read("k")).await.unwrap().unwrap();
+        assert_eq!((second.fence(), holders(&store, "k").await), (first.fence(), 1));
+        // Of a try the store hears nothing: it is known here that it is read.
+        assert!(here.try_lock("k").await.unwrap().is_none());
+    }
+    drop(first);
+    assert_eq!((holders(&store, "k").await, here.lines()), (0, 0));
+}
+
 #[tokio::test]
 async fn readers_of_two_processes_read_beside_each_other() {
     let store = Memory::default();
@@ -241,7 +317,8 @@ async fn the_loss_of_a_shared_place_is_told_to_all_who_share_it() {
 #[tokio::test]
 async fn a_writer_that_goes_away_lets_the_readers_behind_it_join() {
     for (store, _others) in private_and_shared() {
-        let locker = Locker::new(store);
+        // However long it stood at the store.
+        let locker = Locker::builder(store).hand_on_span_max(HOUR).build();
         let first = locker.read("k").await.unwrap();
         let writer = tokio::spawn(locker.write("k"));
         yield_now().await;

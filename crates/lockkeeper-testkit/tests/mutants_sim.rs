@@ -29,6 +29,27 @@ fn sharing_must_be_caught(flaw: Flaw, sign: &str) {
 fn sound_code_over_a_sound_store_is_not_accused() {
     assert_eq!(caught(Scenario::drawn, Flaw::None, ""), None);
     assert_eq!(caught(Scenario::drawn_with_shares, Flaw::None, ""), None);
+    assert_eq!(caught(Scenario::drawn_with_meetings, Flaw::None, ""), None);
+}
+
+fn meeting_must_be_caught(flaw: Flaw, sign: &str) {
+    assert!(caught(Scenario::drawn_with_meetings, flaw, sign).is_some(), "{flaw:?} survived {SEEDS} seeds");
+}
+
+#[test]
+fn memos_that_are_written_over_whatever_is_there_are_caught_at_a_latch_and_at_a_barrier() {
+    meeting_must_be_caught(Flaw::MemoWrittenBlindly, "of the latch");
+    meeting_must_be_caught(Flaw::MemoWrittenBlindly, "of round");
+}
+
+#[test]
+fn memos_that_are_not_kept_are_caught_by_a_job() {
+    meeting_must_be_caught(Flaw::MemoNotKept, "is done, and begun again");
+}
+
+#[test]
+fn a_counter_that_repeats_is_caught_by_a_term() {
+    meeting_must_be_caught(Flaw::CounterRepeats, "leads in term");
 }
 
 #[test]

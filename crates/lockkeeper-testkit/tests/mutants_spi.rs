@@ -45,7 +45,11 @@ fn run(case: &Case<Planted>, flaw: Flaw) -> Verdict {
 const FLAWS: &[(Flaw, &[&str])] = &[
     (
         Flaw::ReleasesWithoutComparing,
-        &["a_foreign_leave_releases_nothing", "leaving_twice_releases_nobody_else"],
+        &[
+            "a_foreign_leave_releases_nothing",
+            "leaving_twice_releases_nobody_else",
+            "several_are_had_together_or_none",
+        ],
     ),
     (
         Flaw::RenewalRecreates,
@@ -56,7 +60,14 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::RenewalOfAWaiterConfirmed, &["renewing_in_line_acquires_nothing"]),
     (Flaw::RenewalAlwaysConfirmed, &["renewing_what_another_took_acquires_nothing"]),
     (Flaw::RenewalOnlyOnce, &["a_lost_renewal_is_asked_again"]),
-    (Flaw::CounterRepeats, &["counters_grow_from_release_to_release", "counters_grow_among_those_who_share"]),
+    (
+        Flaw::CounterRepeats,
+        &[
+            "counters_grow_from_release_to_release",
+            "counters_grow_among_those_who_share",
+            "one_leads_and_everybody_sees_who",
+        ],
+    ),
     (
         Flaw::CounterForgotten,
         &["counters_grow_when_nothing_is_left", "counters_grow_from_release_to_release"],
@@ -75,7 +86,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::EntersOneByOne, &["those_who_fit_enter_together"]),
     (Flaw::LightOvertakes, &["a_light_claim_does_not_overtake_a_heavy_head", "many_tasks_hammer_one_room"]),
     (Flaw::AskingAgainGoesBack, &["asking_again_keeps_the_place"]),
-    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind"]),
+    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind", "several_are_had_together_or_none"]),
     (Flaw::ImpatientOvertakes, &["an_impatient_claim_does_not_overtake"]),
     (
         Flaw::WaiterNeverForgotten,
@@ -98,7 +109,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::KeysTrimmed, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysCut, &["odd_names_work_and_never_alias"]),
     (Flaw::KeysAllOne, &["different_keys_do_not_meet"]),
-    (Flaw::WantedNever, &["a_holder_hears_that_it_is_wanted"]),
+    (Flaw::WantedNever, &["a_holder_hears_that_it_is_wanted", "readers_that_never_cease_let_a_writer_in"]),
     (Flaw::WantedAlways, &["a_holder_hears_that_it_is_wanted"]),
     (Flaw::HolderNotNotified, &["a_holder_is_notified_that_somebody_waits"]),
     (Flaw::LossNotTold, &["a_holder_is_notified_that_its_lock_was_broken"]),
@@ -116,7 +127,17 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::LoweringIsAlwaysConfirmed, &["lowering_what_is_not_held_acquires_nothing"]),
     (
         Flaw::MemoWrittenBlindly,
-        &["whoever_did_not_see_the_last_write_does_not_write", "many_writers_lose_nothing"],
+        &[
+            "whoever_did_not_see_the_last_write_does_not_write",
+            "many_writers_lose_nothing",
+            "a_latch_counts_each_party_once",
+            "all_at_a_barrier_hear_one_verdict",
+        ],
+    ),
+    (Flaw::MemoNotKept, &["a_tick_is_done_once_by_all_processes", "a_latch_counts_each_party_once"]),
+    (
+        Flaw::MemoNotRemoved,
+        &["whoever_did_not_see_the_last_write_does_not_write", "one_leads_and_everybody_sees_who"],
     ),
     (Flaw::MemoVersionRepeats, &["no_version_is_given_twice"]),
     (Flaw::MemoNeverForgotten, &["a_memo_is_kept_as_long_as_was_said"]),
@@ -154,6 +175,11 @@ fn every_flaw_is_caught_by_the_cases_made_for_it() {
 fn every_case_catches_some_flaw() {
     for case in cases::<Planted>() {
         let caught = FLAWS.iter().find(|(flaw, _)| matches!(run(&case, *flaw), Err(Failure::Broken(_))));
-        assert!(caught.is_some(), "no flaw makes {} fail", case.name);
+        assert!(
+            caught.is_some(),
+            "no flaw makes {} fail {:?}",
+            case.name,
+            [Flaw::WantedNever, Flaw::LineBarges, Flaw::None].map(|it| run(&case, it))
+        );
     }
 }

@@ -67,6 +67,7 @@ fn no_seed_breaks_the_rules() {
         refused,
         crashed,
         paused,
+        ..
     } = total;
     assert_eq!((shared, together, downgraded), (0, 0, 0), "a lock was shared");
     let counts = [
@@ -117,8 +118,31 @@ fn no_seed_breaks_the_rules_of_those_who_want_several() {
 }
 
 #[test]
+fn no_seed_breaks_the_rules_of_those_who_meet() {
+    let (seeds, total) = (seeds(), run_all(seeds(), Scenario::drawn_with_meetings));
+    println!("seeds {seeds:?}: {total:?}");
+    let Counts { ran, opened, met, led, seen, cancelled, refused, crashed, .. } = total;
+    let counts = [
+        ("jobs that ran", ran),
+        ("latches seen open", opened),
+        ("rounds heard to open", met),
+        ("roles won", led),
+        ("leaders seen", seen),
+        ("cancelled", cancelled),
+        ("refused", refused),
+        ("crashed", crashed),
+    ];
+    must_have_happened(&seeds, &counts);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    for scenario in [Scenario::drawn(3), Scenario::drawn(17), Scenario::drawn_with_shares(40)] {
+    for scenario in [
+        Scenario::drawn(3),
+        Scenario::drawn(17),
+        Scenario::drawn_with_shares(40),
+        Scenario::drawn_with_meetings(7),
+    ] {
         let run = || scenario.run(Memory::new, |it| it);
         assert_eq!(run(), run(), "{scenario:?}");
     }

@@ -14,6 +14,8 @@ use zookeeper_client::{Error, Stat};
 
 use crate::fences::Ledger;
 use crate::line::{Entry, in_order, mark_of, marked_by};
+use crate::memos::time_of;
+use crate::place::lingering::kept_in;
 use crate::session::Session;
 use crate::{ZooKeeper, doctor, fault};
 
@@ -83,7 +85,7 @@ impl ZooKeeper {
         let foreign = strangers
             .map(|it| format!("{folder}/{it} is not ours and holds up nobody; remove it if nobody needs it"));
         let mut found = Line { foreign: foreign.collect(), ..Line::default() };
-        let line = in_order(names);
+        let line = self.without_what_is_over(glass, &folder, in_order(names), doing).await?;
         let loads: Vec<_> = line.iter().map(|it| it.load).collect();
         let inside = admission::inside(&loads);
         let paths: Vec<_> = line.iter().map(|it| format!("{folder}/{}", it.name)).collect();
@@ -99,7 +101,14 @@ impl ZooKeeper {
                 }
                 Err(error) => return Err(fault::from_error(doing, error)),
             };
-            let Some(occupant) = self.occupant(glass, &data, &stat, at < inside) else {
+            let occupant = if line[at].kept {
+                // Its time may be over since the look at the line.
+                let Some(kept) = self.kept(glass, &data, &stat, doing).await? else { continue };
+                Some(kept)
+            } else {
+                self.occupant(glass, &data, &stat, at < inside)
+            };
+            let Some(occupant) = occupant else {
                 let text = "is not ours, stands in line and holds up those behind it; remove it by hand";
                 found.foreign.push(format!("{path} {text}"));
                 continue;
@@ -109,6 +118,50 @@ impl ZooKeeper {
             side.push(Found { path: path.clone(), occupant });
         }
         Ok(found)
+    }
+
+    /// The line without nodes whose time is over: they keep nobody out, and whoever comes next removes them.
+    async fn without_what_is_over(
+        &self,
+        glass: &Glass,
+        folder: &str,
+        line: Vec<Entry>,
+        doing: &'static str,
+    ) -> Result<Vec<Entry>> {
+        let (mut stands, mut now) = (Vec::new(), None);
+        for it in line {
+            if it.kept {
+                let now = match now {
+                    Some(now) => now,
+                    None => *now.insert(time_of(&self.store, &glass.session, doing).await?),
+                };
+                let read = glass.session.client.get_data(&format!("{folder}/{}", it.name));
+                match self.store.in_time(doing, read).await? {
+                    Ok((data, stat)) if kept_in(&data, &stat, now).is_none() => continue,
+                    Err(Error::NoNode) => continue,
+                    // Whoever is not let in to see it is told so where it is shown.
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            stands.push(it);
+        }
+        Ok(stands)
+    }
+
+    /// Who gave its lock back later, with the fence that it had.
+    async fn kept(
+        &self,
+        glass: &Glass,
+        data: &[u8],
+        stat: &Stat,
+        doing: &'static str,
+    ) -> Result<Option<Occupant>> {
+        let now = time_of(&self.store, &glass.session, doing).await?;
+        let (Some(record), Some(kept)) = (Record::read(data), kept_in(data, stat, now)) else {
+            return Ok(None);
+        };
+        let fence = Some(Fence::of_grant(kept.counter));
+        Ok(Some(Occupant::new(record.label, kept.left).fence(fence).load(record.load)))
     }
 
     /// Who stands behind a node; `None` if we did not make it.

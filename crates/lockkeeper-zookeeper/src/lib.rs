@@ -125,6 +125,7 @@ impl Backend for ZooKeeper {
             .fifo()
             .weighted()
             .by_session()
+            .lingering()
             .lowering()
             .notifying()
             .ttl(options::TTL_MIN, options::TTL_MAX)

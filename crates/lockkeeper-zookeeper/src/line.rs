@@ -3,6 +3,8 @@
 //! A node is called `<claim id>-<weight>-<capacity>-<number>`. The number comes from the store and counts from the
 //! line's first node. The store's numbers have an end, at which they stick or turn negative, so that two nodes may get
 //! the same. Hence nobody whose number is [`NUMBER_END`] or beyond is ever let in: below it no two are alike.
+//!
+//! A node that stands for one who gave its lock back later is called as that one was, with `.kept` at the end.
 
 use std::collections::HashSet;
 
@@ -23,6 +25,15 @@ pub(crate) fn marked_by(name: &str) -> Option<&str> {
     name.strip_suffix(MARK)
 }
 
+/// What follows the name of a node that stands for one who has gone.
+const KEPT: &str = ".kept";
+
+/// The name of the node that takes the place of this one, for the same claim as it weighs now.
+pub(crate) fn kept_name(claim: &Claim, node: &str) -> String {
+    let number = node.rsplit('-').next().unwrap_or_default();
+    format!("{}{number}{KEPT}", name_of(claim))
+}
+
 /// The end of the numbers that count, well before that of the store (2³¹ − 1).
 pub(crate) const NUMBER_END: i32 = i32::MAX - 0xFFFF;
 
@@ -33,6 +44,8 @@ pub(crate) struct Entry {
     pub(crate) id: ClaimId,
     pub(crate) load: Load,
     pub(crate) number: i32,
+    /// It stands for one who has gone, and only for a time.
+    pub(crate) kept: bool,
 }
 
 /// What the name of a claim's node begins with; the store adds the number.
@@ -46,8 +59,10 @@ impl Entry {
         let mut parts = name.splitn(4, '-');
         let id = ClaimId::from_hex(parts.next()?)?;
         let load = Load::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        let number = parts.next()?.parse().ok()?;
-        Some(Entry { name, id, load, number })
+        let number = parts.next()?;
+        let (number, kept) = number.strip_suffix(KEPT).map_or((number, false), |it| (it, true));
+        let number = number.parse().ok()?;
+        Some(Entry { name, id, load, number, kept })
     }
 
     /// Whether its number is one that the store may give twice.
@@ -80,8 +95,10 @@ pub(crate) fn is_worn_out(folder: &Stat) -> bool {
 pub(crate) struct Look {
     /// Those who keep us out by their weight.
     pub(crate) blockers: Vec<String>,
-    /// Of these, whoever has the room for itself.
+    /// Of these, whoever has the room for itself and may go on as a reader.
     pub(crate) alone: Vec<String>,
+    /// Of these, whoever stands for one who has gone.
+    pub(crate) kept: Vec<String>,
     /// There is one of them, and when it goes we are most likely inside: it had the room for itself, or stood directly
     /// before us who want it for ourselves.
     pub(crate) likely: bool,
@@ -104,11 +121,13 @@ impl Look {
         let fills = |it: Load| it.capacity <= it.weight;
         let likely = matches!(blockers[..], [one] if fills(loads[one]) || loads[at].capacity == 1);
         let name = |it: usize| line[it].name.clone();
-        let alone = blockers.iter().copied().filter(|it| fills(loads[*it])).map(name).collect();
+        let sharing = |it: &usize| fills(loads[*it]) && !line[*it].kept;
+        let alone = blockers.iter().copied().filter(sharing).map(name).collect();
+        let kept = blockers.iter().copied().filter(|it| line[*it].kept).map(name).collect();
         let blockers = blockers.into_iter().map(name).collect();
         let (wanted, theirs) =
             (admission::inside(&loads) < line.len(), loads[at].differing(loads.iter().copied()));
-        Some(Look { blockers, alone, likely, ahead: at, wanted, theirs })
+        Some(Look { blockers, alone, kept, likely, ahead: at, wanted, theirs })
     }
 }
 
@@ -202,10 +221,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_is_kept_stands_where_its_holder_stood() {
+        let mut names = names(&[3, 7]);
+        let claim =
+            Claim::new(lockkeeper_core::Key::new("k").unwrap(), std::time::Duration::from_secs(1)).unwrap();
+        names[0] = kept_name(&claim, &names[0]);
+        let line = in_order(names.clone());
+        assert_eq!(
+            (line[0].number, line[0].id, line[0].load, line[0].kept),
+            (3, claim.id, Load::MUTEX, true)
+        );
+        let look = Look::at(names.clone(), &names[1], &HashSet::new()).unwrap();
+        assert_eq!((look.blockers, look.kept), (vec![names[0].clone()], vec![names[0].clone()]));
+    }
+
+    #[test]
     fn what_is_not_ours_is_passed_over() {
         let foreign = ["lock-0000000001", "", "zz-1-1-0000000001", "-----"].map(str::to_owned).to_vec();
         assert_eq!(in_order(foreign), []);
         let entry = Entry::read(format!("{}-2-3-0000000009", "a".repeat(32))).unwrap();
-        assert_eq!((entry.load, entry.number), (Load::new(2, 3), 9));
+        assert_eq!((entry.load, entry.number, entry.kept), (Load::new(2, 3), 9, false));
     }
 }

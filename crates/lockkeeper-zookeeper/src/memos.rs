@@ -14,11 +14,12 @@ use lockkeeper_core::Key;
 use lockkeeper_core::backend::{Fault, Result};
 use lockkeeper_core::memos::{Memo, Memos, Swap};
 use lockkeeper_core::record::segment_of;
-use zookeeper_client::{Acls, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, Stat};
+use zookeeper_client::{Acls, CreateMode, Error, MultiWriteResult, OneshotWatcher, Stat};
 
 use crate::ZooKeeper;
 use crate::fault::{self, NAME};
-use crate::session::Session;
+use crate::session::{Session, reason};
+use crate::store::Store;
 
 const READING: &str = "reading a memo";
 const WRITING: &str = "writing a memo";
@@ -65,7 +66,7 @@ fn memo_in(data: &[u8], stat: &Stat, now: i64) -> Option<(Memo, Duration)> {
 }
 
 /// What the ensemble decided, or a fault, with the end of the session noted.
-fn decided<T>(
+pub(crate) fn decided<T>(
     session: &Session,
     doing: &'static str,
     answer: std::result::Result<T, Error>,
@@ -82,9 +83,44 @@ fn decided<T>(
     }
 }
 
+fn folder_of(store: &Store) -> String {
+    format!("{}/{FOLDER}", store.options.path)
+}
+
+/// Make the folder, and the node that tells the time.
+async fn make_folder(store: &Store, session: &Session) -> Result<()> {
+    let folder = folder_of(store);
+    let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for path in [folder.clone(), format!("{folder}/{TIME}")] {
+        let made = store.in_time(WRITING, session.client.create(&path, b"", &mode)).await?;
+        // Others may have been quicker.
+        let _ = decided(session, WRITING, made)?;
+    }
+    Ok(())
+}
+
+/// A write that tells the time, if there is a folder. It brings this session up to date as well: what it reads afterwards is not
+/// older.
+async fn touch(store: &Store, session: &Session, doing: &'static str) -> Result<Option<Stat>> {
+    let time = format!("{}/{TIME}", folder_of(store));
+    let touched = store.in_time(doing, session.client.set_data(&time, b"", None)).await?;
+    Ok(decided(session, doing, touched)?.ok())
+}
+
+/// The servers' time, in milliseconds.
+pub(crate) async fn time_of(store: &Store, session: &Session, doing: &'static str) -> Result<i64> {
+    for _ in 0..2 {
+        if let Some(now) = touch(store, session, doing).await? {
+            return Ok(now.mtime);
+        }
+        make_folder(store, session).await?;
+    }
+    Err(Fault::transient(NAME, doing, "the node that tells the time goes as soon as it is made"))
+}
+
 impl ZooKeeper {
     fn memo_folder(&self) -> String {
-        format!("{}/{FOLDER}", self.options().path)
+        folder_of(&self.store)
     }
 
     fn memo_path(&self, key: &Key) -> String {
@@ -99,10 +135,7 @@ impl ZooKeeper {
         path: &str,
     ) -> Result<Option<Found>> {
         let (store, folder) = (&self.store, self.memo_folder());
-        let time = format!("{folder}/{TIME}");
-        // The write brings this session up to date as well: what it reads afterwards is not older.
-        let touched = store.in_time(doing, session.client.set_data(&time, b"", None)).await?;
-        let Ok(now) = decided(session, doing, touched)? else { return Ok(None) };
+        let Some(now) = touch(store, session, doing).await? else { return Ok(None) };
         let folder = store.in_time(doing, session.client.check_stat(&folder)).await?;
         let Ok(Some(folder)) = decided(session, doing, folder)? else { return Ok(None) };
         let found = store.in_time(doing, session.client.get_data(path)).await?;
@@ -111,18 +144,6 @@ impl ZooKeeper {
             Err(_) => (None, None),
         };
         Ok(Some(Found { there, node, folder, zxid: now.mzxid }))
-    }
-
-    /// Make the folder, and the node that tells the time.
-    async fn make_memo_folder(&self, session: &Session) -> Result<()> {
-        let folder = self.memo_folder();
-        let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        for path in [folder.clone(), format!("{folder}/{TIME}")] {
-            let made = self.store.in_time(WRITING, session.client.create(&path, b"", &mode)).await?;
-            // Others may have been quicker.
-            let _ = decided(session, WRITING, made)?;
-        }
-        Ok(())
     }
 
     /// Write a node that is as it was found. `None` if it is not.
@@ -142,7 +163,7 @@ impl ZooKeeper {
         let told = |it| fault::from_error(WRITING, it);
         writer.add_check_version(&self.memo_folder(), found.folder.version).map_err(told)?;
         writer.add_set_data(path, data, Some(version)).map_err(told)?;
-        let answer = self.store.in_time(WRITING, writer.commit()).await?.map_err(source);
+        let answer = self.store.in_time(WRITING, writer.commit()).await?.map_err(reason);
         let written = decided(session, WRITING, answer)?.ok().and_then(|it| it.into_iter().nth(1));
         match written {
             Some(MultiWriteResult::SetData { stat }) => Ok(Some(stat.mzxid)),
@@ -189,7 +210,7 @@ impl ZooKeeper {
         let (path, session) = (self.memo_path(key), self.store.sessions.usual().await?);
         let Some(found) = self.look_for_memo(&session, READING, &path).await? else {
             // Whoever waits for the first of all memos makes the folder: else there is nothing to be watched.
-            return self.make_memo_folder(&session).await;
+            return make_folder(&self.store, &session).await;
         };
         if found.there.as_ref().map(|it| it.0.version) != seen {
             return Ok(());
@@ -201,12 +222,6 @@ impl ZooKeeper {
             () = self.store.clock.sleep(over) => {}
         }
         Ok(())
-    }
-}
-
-fn source(error: MultiWriteError) -> Error {
-    match error {
-        MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source,
     }
 }
 
@@ -222,7 +237,7 @@ impl Memos for ZooKeeper {
         let session: Arc<Session> = self.store.sessions.usual().await?;
         for _ in 0..TRIES_MAX {
             let Some(found) = self.look_for_memo(&session, WRITING, &path).await? else {
-                self.make_memo_folder(&session).await?;
+                make_folder(&self.store, &session).await?;
                 continue;
             };
             let there = found.there.as_ref().map(|it| &it.0);

@@ -15,6 +15,7 @@
 //! node is gone, with a larger one. Of those who are inside together the counters differ, in no order.
 
 mod entering;
+pub(crate) mod lingering;
 mod listening;
 mod lowering;
 
@@ -25,7 +26,7 @@ use std::time::Duration;
 use lockkeeper_core::backend::{Fault, Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::record::{Record, segment_of};
 use lockkeeper_core::{Claim, Load};
-use zookeeper_client::{Acls, Error, SessionState};
+use zookeeper_client::{Acls, Error, SessionState, Stat};
 
 use crate::admin::session_line;
 use crate::fault::NAME;
@@ -69,6 +70,10 @@ pub struct ZooKeeperPlace {
     gone: HashSet<String>,
     /// How often we asked in vain since the line last changed, and how many stood before us.
     idle: (u32, usize),
+    /// For how long one who has gone keeps us out yet.
+    kept_for: Option<Duration>,
+    /// The version of the folder when we last looked: who begins to linger writes it.
+    folder_version: i32,
     /// For who only tries: the node of the one who holds.
     in_the_way: Option<String>,
     /// While we are inside: somebody called us when we last heard something.
@@ -112,6 +117,8 @@ impl ZooKeeperPlace {
             worn_out: false,
             gone: HashSet::new(),
             idle: (0, 0),
+            kept_for: None,
+            folder_version: 0,
             in_the_way: None,
             called: true,
         }
@@ -171,10 +178,16 @@ impl ZooKeeperPlace {
         Look::at(names, self.node.as_deref()?, &self.gone)
     }
 
+    /// The same, and remember whether anybody began to linger by then.
+    fn look_at(&mut self, names: Vec<String>, folder: &Stat) -> Option<Look> {
+        self.folder_version = folder.version;
+        self.look(names)
+    }
+
     /// Watch who keeps us out, or get inside.
     async fn proceed(&mut self, session: &Session, look: Look) -> Result<Next> {
         if !look.blockers.is_empty() {
-            return self.watch(session, &look).await;
+            return self.stand_behind(session, look).await;
         }
         self.wanted = look.wanted;
         self.write(session).await
@@ -196,18 +209,20 @@ impl ZooKeeperPlace {
     /// The look is answered first. If somebody is before us yet, the write has let nobody in.
     async fn look_and_write(&mut self, session: &Session, node: &str) -> Result<Next> {
         let (path, data, floor) = (self.path(node), self.text(session), self.store.seen());
-        let listed = session.client.list_children(&self.folder);
+        let listed = session.client.get_children(&self.folder);
         let written = session.client.set_data(&path, data.as_bytes(), None);
         let both = async { (listed.await, written.await) };
         let (listed, written) = self.store.in_time(TAKING, both).await?;
         let listed = self.store.call(session, TAKING, async { listed }).await?;
         let written = self.store.call(session, TAKING, async { written }).await?;
-        let (Some(look), Ok(stat)) = (listed.ok().and_then(|it| self.look(it)), written) else {
+        let (Some(look), Ok(stat)) =
+            (listed.ok().and_then(|(names, folder)| self.look_at(names, &folder)), written)
+        else {
             self.reset();
             return Ok(Next::Again);
         };
         if !look.blockers.is_empty() {
-            return self.watch(session, &look).await;
+            return self.stand_behind(session, look).await;
         }
         self.wanted = look.wanted;
         self.enter(session, Written::last(&stat), floor).await
@@ -239,7 +254,7 @@ impl ZooKeeperPlace {
                 // It has left since we looked, which is as good as being told so.
                 Err(Error::NoNode) if end == End::LetsIn => {
                     self.wanted = true;
-                    return self.write(session).await;
+                    return self.write_unless_kept(session).await;
                 }
                 Err(_) => return Ok(Next::Again),
             }
@@ -274,19 +289,20 @@ impl ZooKeeperPlace {
             End::LetsIn if told && !self.watches.is_empty() => {
                 // Nobody can come before us. Most likely somebody is behind.
                 self.wanted = true;
-                return self.write(session).await;
+                return self.write_unless_kept(session).await;
             }
             End::MayLetIn if told && !self.watches.is_empty() => {
                 return self.look_and_write(session, &node).await;
             }
             _ => {}
         }
-        let listed = self.store.call(session, TAKING, session.client.list_children(&self.folder)).await?;
-        let Some(look) = listed.ok().and_then(|it| self.look(it)) else {
+        let listed = self.store.call(session, TAKING, session.client.get_children(&self.folder)).await?;
+        let Some(look) = listed.ok().and_then(|(names, folder)| self.look_at(names, &folder)) else {
             self.reset();
             return Ok(Next::Again);
         };
-        if !told && !look.blockers.is_empty() {
+        // Who stands behind one that is kept asks the leader for the time, and so hears what there is.
+        if !told && !look.blockers.is_empty() && look.kept.is_empty() {
             return self.doubt(session, look).await;
         }
         self.proceed(session, look).await
@@ -311,6 +327,7 @@ impl ZooKeeperPlace {
     fn waits(&self, ahead: usize) -> Turn {
         // The watch is enough; this is for the day on which the store forgets to tell.
         let recheck = (self.claim.ttl / 3).clamp(Duration::from_millis(500), Duration::from_secs(10));
+        let recheck = recheck.min(self.kept_for.unwrap_or(recheck));
         Turn::wait(recheck, u64::try_from(ahead).ok()).theirs(self.theirs)
     }
 }
@@ -434,7 +451,7 @@ impl Place for ZooKeeperPlace {
                 // We do not know whether our node was made. All we sent comes before this, in order.
                 let listed = self.up_to_date(&session, LEAVING).await;
                 let line = in_order(over(&session, listed.map(Ok))?.unwrap_or_default());
-                line.into_iter().filter(|it| it.id == self.claim.id).map(|it| it.name).collect()
+                line.into_iter().filter(|it| it.id == self.claim.id && !it.kept).map(|it| it.name).collect()
             };
             for name in names {
                 let deleted = session.client.delete(&self.path(&name), None);
@@ -447,6 +464,10 @@ impl Place for ZooKeeperPlace {
         self.store.forget(self.claim.id);
         self.session = None;
         Ok(())
+    }
+
+    async fn linger(&mut self, span: Duration) -> Result<()> {
+        self.keep_for(span).await
     }
 
     async fn lower(&mut self, load: Load) -> Result<bool> {

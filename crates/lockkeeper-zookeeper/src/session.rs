@@ -32,7 +32,7 @@ use crate::tls;
 const PULSES: u32 = 10;
 
 /// Why several writes were not done.
-fn reason(error: MultiWriteError) -> Error {
+pub(crate) fn reason(error: MultiWriteError) -> Error {
     match error {
         MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source,
     }

@@ -41,7 +41,7 @@ pub(crate) struct Store {
     /// `SeqCst` is more than enough: it only grows, and whoever reads a ledger counts what it has read itself.
     reach: AtomicU64,
     /// Drives the clients and their pulses while the application blocks its own threads.
-    _driver: Driver,
+    driver: Driver,
 }
 
 impl Store {
@@ -59,7 +59,12 @@ impl Store {
         let sessions = sessions.get_or_init(made).clone();
         let (events, known) = (Arc::default(), Mutex::default());
         let (seen, reach) = (AtomicU64::default(), AtomicU64::default());
-        Ok(Store { options, clock, sessions, events, known, seen, reach, _driver: driver })
+        Ok(Store { options, clock, sessions, events, known, seen, reach, driver })
+    }
+
+    /// Run a task on our own thread, as long as that lives.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.driver.handle().spawn(task);
     }
 
     /// The answer to a call, or a fault if it takes too long. The call itself goes on, in its order.

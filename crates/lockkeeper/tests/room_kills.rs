@@ -1,8 +1,16 @@
-//! Rooms when somebody is killed: a reader, the leader, the last to arrive at a barrier, and the store in between.
+//! Rooms when somebody is killed: a reader, the leader, the last to arrive at a barrier and at a latch, whoever runs a job, and
+//! the store in between. On every store.
 //!
 //! Others are this same test in another process. It plays the part that stands in its environment, and is ended by SIGKILL.
 
-#![cfg(all(feature = "redis", feature = "postgres", feature = "sqlite"))]
+#![cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -15,14 +23,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use lockkeeper::{Fence, Leader, Leaders, Locker};
-use lockkeeper_servers::{Daemon, Postgres, PostgresOptions, Redis, RedisOptions};
+use lockkeeper::{Error, Fence, Leader, Leaders, Locker, Once};
+use lockkeeper_core::Clock;
+use lockkeeper_servers::{
+    Daemon, Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions,
+    Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
+};
 
 const PART: &str = "LOCKKEEPER_TEST_PART";
 const URL: &str = "LOCKKEEPER_TEST_URL";
 const WORD: &str = "child: ";
 /// After so long without a sign of life whoever was killed is given up.
 const TTL: Duration = Duration::from_secs(4);
+/// Longer than that.
+const KEPT: Duration = Duration::from_secs(8);
 const HANG: Duration = Duration::from_secs(120);
 
 async fn soon<T>(what: &str, answer: impl IntoFuture<Output = T>) -> T {
@@ -32,50 +46,86 @@ async fn soon<T>(what: &str, answer: impl IntoFuture<Output = T>) -> T {
 }
 
 /// Where the locks are, and what can be killed of it.
-enum Site {
+struct Site {
+    url: String,
+    server: Server,
+}
+
+enum Server {
+    /// A file has none.
+    Sqlite(#[expect(dead_code, reason = "it is only kept")] tempfile::TempDir),
     Redis(Redis),
     Postgres(Postgres),
-    Sqlite(tempfile::TempDir),
+    MariaDb(MariaDb),
+    Mysql(Mysql),
+    Etcd(Etcd),
+    ZooKeeper(ZooKeeper),
 }
 
 impl Site {
     async fn redis() -> Self {
-        let options = RedisOptions::default().append_only();
-        Site::Redis(Redis::start(options).await.unwrap())
+        let server = Redis::start(RedisOptions::default().append_only()).await.unwrap();
+        Site { url: server.url(), server: Server::Redis(server) }
     }
 
     async fn postgres() -> Self {
-        Site::Postgres(Postgres::start(PostgresOptions::default()).await.unwrap())
+        let server = Postgres::start(PostgresOptions::default()).await.unwrap();
+        Site { url: server.url(), server: Server::Postgres(server) }
     }
 
-    fn sqlite() -> Self {
-        Site::Sqlite(tempfile::tempdir().unwrap())
+    async fn mariadb() -> Self {
+        let server = MariaDb::start(MariaDbOptions::default()).await.unwrap();
+        Site { url: server.url(), server: Server::MariaDb(server) }
     }
 
-    fn url(&self) -> String {
-        match self {
-            Site::Redis(it) => it.url(),
-            Site::Postgres(it) => it.url(),
-            Site::Sqlite(it) => format!("sqlite:{}", it.path().join("locks.db").display()),
+    async fn mysql() -> Self {
+        let server = Mysql::start(MysqlOptions::default()).await.unwrap();
+        Site { url: server.url(), server: Server::Mysql(server) }
+    }
+
+    async fn etcd() -> Self {
+        let server = Etcd::start(EtcdOptions::default()).await.unwrap();
+        Site { url: format!("etcd://{}", server.address()), server: Server::Etcd(server) }
+    }
+
+    async fn zookeeper() -> Self {
+        let server = ZooKeeper::start(ZooKeeperOptions::default()).await.unwrap();
+        let url = format!("zookeeper://{}?session={}ms&tick=100ms", server.address(), TTL.as_millis());
+        Site { url, server: Server::ZooKeeper(server) }
+    }
+
+    #[expect(clippy::unused_async, reason = "as the others are called")]
+    async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Site {
+            url: format!("sqlite:{}", folder.path().join("locks.db").display()),
+            server: Server::Sqlite(folder),
         }
     }
 
     async fn locker(&self) -> Locker {
-        connect(&self.url()).await
+        connect(&self.url).await
     }
 
-    /// Kill the server, and start it again when `meanwhile` is over. A file has none.
+    fn daemon(&self) -> Option<&Daemon> {
+        match &self.server {
+            Server::Sqlite(_) => None,
+            Server::Redis(it) => Some(it),
+            Server::Postgres(it) => Some(it),
+            Server::MariaDb(it) => Some(it),
+            Server::Mysql(it) => Some(it),
+            Server::Etcd(it) => Some(it),
+            Server::ZooKeeper(it) => Some(it),
+        }
+    }
+
+    /// Kill the server, and start it again when `meanwhile` is over.
     async fn killed_while(&self, meanwhile: impl FnOnce()) {
-        let server: Option<&Daemon> = match self {
-            Site::Redis(it) => Some(it),
-            Site::Postgres(it) => Some(it),
-            Site::Sqlite(_) => None,
-        };
-        if let Some(server) = server {
+        if let Some(server) = self.daemon() {
             server.kill().unwrap();
         }
         meanwhile();
-        if let Some(server) = server {
+        if let Some(server) = self.daemon() {
             server.start().await.unwrap();
             server.wait_ready().await.unwrap();
         }
@@ -98,7 +148,7 @@ impl Other {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
             .env(PART, part)
-            .env(URL, site.url())
+            .env(URL, &site.url)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -158,6 +208,26 @@ async fn is_child() -> bool {
             say(format_args!("{} {:?}", meeting.round, meeting.verdict));
             std::future::pending::<()>().await;
         }
+        "count down" => {
+            say("arriving");
+            let status = locker.latch("imported", 2).arrive("child").await.unwrap();
+            say(status.arrived.join(" "));
+            std::future::pending::<()>().await;
+        }
+        "keep" => {
+            let guard = locker.lock("report").hold_at_least(KEPT).await.unwrap();
+            let fence = guard.fence();
+            guard.release().await.unwrap();
+            say(fence.get());
+            std::future::pending::<()>().await;
+        }
+        "run" => {
+            let job = locker.once("nightly", "2026-11-15").run(async |_| {
+                say("running");
+                std::future::pending::<Result<(), Error>>().await
+            });
+            job.await.unwrap();
+        }
         other => panic!("no such part: {other}"),
     }
     true
@@ -178,7 +248,9 @@ async fn a_reader(site: &Site, test: &str) {
     let writing = tokio::spawn(async move { there.write("prices").await.map(|it| it.fence()) });
     site.killed_while(|| reader.kill()).await;
     let shared = mine.fence().get();
-    mine.release().await.unwrap();
+    // A server may take longer to come back than ours is good for without it.
+    let released = mine.release().await;
+    assert!(matches!(released, Ok(()) | Err(Error::Lost { .. })), "{released:?}");
     let wrote: Fence = soon("the writer's turn", writing).await.unwrap().unwrap();
     assert!(theirs < wrote.get() && shared < wrote.get(), "{theirs}, {shared}, {wrote}");
     // Nothing of the dead is in the way of anybody.
@@ -242,26 +314,82 @@ async fn the_last_to_arrive(site: &Site, test: &str) {
     waiting.abort();
 }
 
+/// The last to arrive at a latch is killed while it arrives, and the store with it: it arrives once more, and counts once.
+async fn the_last_at_a_latch(site: &Site, test: &str) {
+    let locker = site.locker().await;
+    let latch = locker.latch("imported", 2);
+    assert!(!latch.status().await.unwrap().is_open(), "a latch at which nobody has arrived is closed");
+    latch.arrive("parent").await.unwrap();
+    let waiting = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await }
+    });
+    let mut last = Other::start(site, test, "count down");
+    assert_eq!(last.hear(), "arriving");
+    site.killed_while(|| last.kill()).await;
+    let again = Other::start(site, test, "count down");
+    assert_eq!((again.hear().as_str(), again.hear().as_str()), ("arriving", "child parent"));
+    let status = soon("the opening", waiting).await.unwrap().unwrap();
+    assert_eq!(status.arrived, ["child", "parent"]);
+    site.killed_while(|| ()).await;
+    assert!(latch.status().await.unwrap().is_open(), "what opened stays open");
+}
+
+/// Whoever runs a job is killed, and the store with it: the tick is open again, another runs it, and then it is done.
+async fn whoever_runs_a_job(site: &Site, test: &str) {
+    let locker = site.locker().await;
+    let job = || locker.once("nightly", "2026-11-15");
+    let mut other = Other::start(site, test, "run");
+    assert_eq!(other.hear(), "running");
+    let ran = job().attempt().run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert_eq!(ran, Once::Busy, "another is at it");
+    site.killed_while(|| other.kill()).await;
+    let ran = soon("the next run", job().run(async |_| Ok::<_, Error>("report"))).await.unwrap();
+    assert_eq!(ran, Once::Ran("report"));
+    site.killed_while(|| ()).await;
+    let ran = soon("the answer", job().run(async |_| Ok::<_, Error>("once more"))).await.unwrap();
+    assert_eq!(ran, Once::Done);
+}
+
+/// A process gives a lock back that is to be kept, and is killed: others find it taken until the time is over, and not before that.
+async fn what_is_kept(site: &Site, test: &str) {
+    let (locker, clock) = (site.locker().await, Clock::boot());
+    // It is taken after this.
+    let begun = clock.now();
+    let mut other = Other::start(site, test, "keep");
+    let kept = fence(&other.hear());
+    other.kill();
+    let tried = locker.try_lock("report").await.unwrap();
+    assert!(tried.is_none() || begun.after(KEPT) <= clock.now(), "it is to be kept");
+    drop(tried);
+    let guard = soon("the next turn", locker.lock("report")).await.unwrap();
+    assert!(begun.after(KEPT) <= clock.now(), "it was had before the time was over");
+    assert!(kept < guard.fence().get());
+    guard.release().await.unwrap();
+}
+
+/// Every scene on one store.
 macro_rules! kills {
-    ($($name:ident: $scene:ident on $site:expr;)*) => {$(
+    ($($site:ident)*) => {$(
+        mod $site {
+            use super::*;
+
+            kills!(
+                @scenes $site:
+                a_reader the_leader the_last_to_arrive the_last_at_a_latch whoever_runs_a_job what_is_kept
+            );
+        }
+    )*};
+    (@scenes $site:ident: $($scene:ident)*) => {$(
         // Whoever waits for a word of a child holds up its thread.
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
+        async fn $scene() {
             if !is_child().await {
-                $scene(&$site, stringify!($name)).await;
+                let test = concat!(stringify!($site), "::", stringify!($scene));
+                super::$scene(&Site::$site().await, test).await;
             }
         }
     )*};
 }
 
-kills! {
-    a_reader_on_redis: a_reader on Site::redis().await;
-    a_reader_on_postgres: a_reader on Site::postgres().await;
-    a_reader_on_sqlite: a_reader on Site::sqlite();
-    the_leader_on_redis: the_leader on Site::redis().await;
-    the_leader_on_postgres: the_leader on Site::postgres().await;
-    the_leader_on_sqlite: the_leader on Site::sqlite();
-    the_last_to_arrive_on_redis: the_last_to_arrive on Site::redis().await;
-    the_last_to_arrive_on_postgres: the_last_to_arrive on Site::postgres().await;
-    the_last_to_arrive_on_sqlite: the_last_to_arrive on Site::sqlite();
-}
+kills!(sqlite redis postgres mariadb mysql etcd zookeeper);

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use lockkeeper::Locker;
 use lockkeeper_servers::{
-    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions, ZooKeeper,
-    ZooKeeperOptions,
+    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions, Redis,
+    RedisOptions, ZooKeeper, ZooKeeperOptions,
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -32,6 +32,7 @@ async fn check(url: &str) {
     let (here, there) = (lockkeeper::connect(url).await.unwrap(), lockkeeper::connect(url).await.unwrap());
     beside_each_other(&here, &there).await;
     writers_alone(&here, &there).await;
+    a_writer_among_its_own_readers(&here, &there).await;
     permits(&here, &there).await;
     for locker in [here, there] {
         locker.shutdown(HANG).await.unwrap();
@@ -78,6 +79,31 @@ async fn writers_alone(here: &Locker, there: &Locker) {
     late.release().await.unwrap();
 }
 
+/// It stands at the store while its own process reads, so it waits for one longest read and not for one after the other.
+async fn a_writer_among_its_own_readers(here: &Locker, there: &Locker) {
+    let (mine, theirs) = (here.read("k").await.unwrap(), there.read("k").await.unwrap());
+    let writer = tokio::spawn(here.write("k"));
+    let stands = async {
+        // With an end of its own a reader does not join, but asks the store.
+        while there.read("k").max_hold(HANG).attempt().await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(HANG, stands).await.expect("those who come later read before the writer");
+    let late = tokio::spawn(here.read("k"));
+    mine.release().await.unwrap();
+    assert!(here.read("k").attempt().await.unwrap().is_none(), "a writer waits");
+    assert!(!writer.is_finished() && !late.is_finished(), "others read");
+    theirs.release().await.unwrap();
+    let writer = in_time(writer).await;
+    assert!(!late.is_finished(), "it read beside a writer");
+    let written = writer.fence();
+    writer.release().await.unwrap();
+    let late = in_time(late).await;
+    assert!(written.get() < late.fence().get());
+    late.release().await.unwrap();
+}
+
 async fn permits(here: &Locker, there: &Locker) {
     let one = here.permits("p", 2, 3).await.unwrap();
     assert!(there.permits("p", 2, 3).attempt().await.unwrap().is_none(), "one of three is left");
@@ -110,6 +136,11 @@ async fn on_postgres() {
 #[tokio::test]
 async fn on_mariadb() {
     check(&MariaDb::start(MariaDbOptions::default()).await.unwrap().url()).await;
+}
+
+#[tokio::test]
+async fn on_mysql() {
+    check(&Mysql::start(MysqlOptions::default()).await.unwrap().url()).await;
 }
 
 #[tokio::test]

@@ -45,9 +45,7 @@ pub(crate) fn work(words: &[String]) -> Answer<()> {
         hear()?;
         let number = match (*role, rest) {
             ("read", [tasks, span]) => read(&locker, tasks.parse()?, span.parse()?, "prices", None).await?,
-            ("read-long", [tasks, span]) => {
-                read(&locker, tasks.parse()?, span.parse()?, "long", Some(READ)).await?
-            }
+            ("read-long", [tasks, span]) => read_long(&locker, tasks.parse()?, span.parse()?).await?,
             ("permits", [count]) => permits(&locker, count.parse()?).await?,
             ("triples", [count, path]) => triples(&locker, count.parse()?, Path::new(path)).await?,
             ("arrive", [parties]) => arrive(&locker, parties.parse()?).await?,
@@ -111,6 +109,11 @@ fn bare() -> Answer<()> {
         say(&woken.to_string())?;
     }
     Ok(())
+}
+
+/// So many tasks read what is written, and take their time. Answers how long the longest read took.
+pub(super) async fn read_long(locker: &Locker, tasks: u64, span: u64) -> Answer<u64> {
+    read(locker, tasks, span, "long", Some(READ)).await
 }
 
 /// So many tasks read, again and again, for so many milliseconds. Answers how often, or how long the longest read took if

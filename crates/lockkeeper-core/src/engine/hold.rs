@@ -250,6 +250,11 @@ impl Room {
         }
     }
 
+    /// Whether somebody holds, and all who do read.
+    pub(super) fn is_read(&self) -> bool {
+        !matches!(self, Room::Empty(_)) && self.holdings().iter().all(|it| it.load() == Load::READER)
+    }
+
     /// Whether so many claims of this load fit beside all that this process holds.
     pub(super) fn fits(&self, load: Load, count: u32) -> bool {
         let (mut weight, mut capacity) = (u64::from(load.weight) * u64::from(count), load.capacity);

@@ -213,7 +213,7 @@ impl Line {
             if let Some((hold, due)) = self.join(ask, rules) {
                 return Arrival::Joined(hold, due);
             }
-            if self.representing.may_add(ask.load, &self.room) {
+            if self.may_go(ask, rules) {
                 return self.go_on(ask, rules).map_or(Arrival::Represent, Arrival::Held);
             }
         }
@@ -283,7 +283,8 @@ impl Line {
     ///
     /// A hold that ends by itself is not shared: its end would be the end of all.
     fn join(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<(Hold, Moment)> {
-        if ask.load != Load::READER || ask.max_hold != Span::ENDLESS {
+        let may_join = ask.load == Load::READER && ask.max_hold == Span::ENDLESS;
+        if !may_join || self.representing.is_alone() {
             return None;
         }
         let now = rules.clock.now();
@@ -300,6 +301,14 @@ impl Line {
         let due = tenure.ask_within(now, rules.bounds.hand_on_span_max);
         holding.enter(ask.owner.as_ref());
         Some((holding.hold_for(ask.owner.clone()), due))
+    }
+
+    /// Whether this caller may go on. Where the line is the whole lock there is no store at which it could wait for us.
+    fn may_go(&self, ask: &Ask, rules: &Rules<'_>) -> bool {
+        if rules.is_whole_lock {
+            return self.room.fits(ask.load, 1);
+        }
+        self.representing.may_add(ask, &self.room)
     }
 
     /// This caller fits beside us: it holds if the line is the whole lock, otherwise it represents us.
@@ -319,7 +328,7 @@ impl Line {
         while let Some(head) = self.waiters.front().cloned() {
             if let Some((hold, due)) = self.join(&head.ask, rules) {
                 calls.give(&head, hold, GrantedBy::Sharing, due);
-            } else if self.representing.may_add(head.ask.load, &self.room) {
+            } else if self.may_go(&head.ask, rules) {
                 match self.go_on(&head.ask, rules) {
                     Some(hold) => calls.give(&head, hold, GrantedBy::Store, Moment::NEVER),
                     None => calls.add(&head, Call::Represent(keeper.take_if(|it| it.fits(&head.ask)))),
@@ -399,7 +408,9 @@ impl Line {
     fn hand_on(&mut self, at: usize, rules: &mut Rules<'_>, calls: &mut Calls) -> bool {
         let (tenure, now) = (self.room.holdings()[at].tenure.clone(), rules.clock.now());
         let fitting = self.waiters.front().is_some_and(|it| tenure.fits(&it.ask));
+        // Whoever is on its way to have it alone came before all who wait here.
         if !fitting
+            || self.representing.is_alone()
             || now < tenure.kept_until()
             || !may_go_on(&tenure, tenure.hand_ons_while_wanted(), rules.bounds, now)
         {

@@ -11,12 +11,16 @@
 //! * fences grow with every guard, and stay on reentry; among those who share they are in no order;
 //! * an owner that reads and asks to write is refused at once;
 //! * a guard is good when it is received;
+//! * nobody begins a job of which it could have known that it is done; latches forget nobody; all hear one verdict of a
+//!   round at a barrier; one leads at a time, in larger and larger terms, and between two of them whoever looks sees nobody;
 //! * when all users are gone, the store is empty after the ttl, and no locker keeps a line.
 //!
 //! The same seed gives the same run. A failing seed is told with the command that replays it.
 
 mod executor;
 mod held;
+mod meetings;
+mod memos;
 mod post;
 mod together;
 mod users;
@@ -69,6 +73,8 @@ pub struct Scenario {
     pub shares: bool,
     /// Whether users also ask for several keys at once.
     pub together: bool,
+    /// Whether users also have jobs, latches, barriers and roles.
+    pub meets: bool,
 }
 
 impl Scenario {
@@ -101,6 +107,7 @@ impl Scenario {
             keys: 1,
             shares: false,
             together: false,
+            meets: false,
             // Also where all else is calm: signs are hints.
             lost_signs: chance.below(2) * chance.below(1000),
         }
@@ -116,6 +123,13 @@ impl Scenario {
     /// The scenario of a seed in which users also want several of three keys at once, to lock, read, write and for permits.
     pub fn drawn_with_several(seed: u64) -> Self {
         Scenario { keys: 3, together: true, ..Scenario::drawn_with_shares(seed) }
+    }
+
+    /// The scenario of a seed in which users also run jobs once, arrive at latches, wait for each other at barriers and lead. What
+    /// happens to calls happens to memos.
+    pub fn drawn_with_meetings(seed: u64) -> Self {
+        let scenario = Scenario::drawn(seed);
+        Scenario { meets: true, users: scenario.users + 1, ..scenario }
     }
 
     /// Run it over `store`, with every locker built by `settings`.

@@ -17,13 +17,14 @@ use lockkeeper_core::node::{Node, RaiseCounter, Standing};
 use lockkeeper_core::{Claim, Clock, Load, Spawn};
 use tokio::sync::oneshot;
 
+use super::memos::PostedMemos;
 use crate::chance::Chance;
 
 /// A backend behind a post. Requests are carried by `network`, not by the process that sends them.
 #[derive(Clone)]
 pub struct Post<B> {
     inner: Arc<B>,
-    clock: Clock,
+    pub(super) clock: Clock,
     network: Arc<dyn Spawn>,
     delays: Arc<Mutex<Delays>>,
     patience: Duration,
@@ -64,6 +65,54 @@ impl<B: Backend> Post<B> {
         Post { inner: Arc::new(inner), clock, network, delays: Arc::new(Mutex::new(delays)), patience }
     }
 
+    /// The same post, which need not be one of a store that can be cloned.
+    fn twin(&self) -> Self {
+        Post {
+            inner: self.inner.clone(),
+            network: self.network.clone(),
+            clock: self.clock.clone(),
+            delays: self.delays.clone(),
+            patience: self.patience,
+        }
+    }
+
+    /// What comes back of a letter that the network carries, unless it takes too long.
+    pub(super) fn carry<T, L>(&self, letter: L) -> impl Future<Output = Result<T>> + Send + use<T, B, L>
+    where
+        T: Send + 'static,
+        L: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (there, back) = {
+            let mut delays = locked(&self.delays);
+            (delays.draw(), delays.draw())
+        };
+        let clock = self.clock.clone();
+        let (reply, answer) = oneshot::channel();
+        self.network.spawn(Box::pin(async move {
+            clock.sleep(there).await;
+            let out = letter.await;
+            clock.sleep(back).await;
+            let _ = reply.send(out);
+        }));
+        let (timer, name) = (self.clock.sleep(self.patience), self.inner.profile().name);
+        async move {
+            let (mut answer, mut timer) = (pin!(answer), pin!(timer));
+            poll_fn(|cx| {
+                if let Poll::Ready(Ok(out)) = answer.as_mut().poll(cx) {
+                    return Poll::Ready(out);
+                }
+                let too_late = || Err(Fault::transient(name, "waiting for an answer", "none came in time"));
+                timer.as_mut().poll(cx).map(|()| too_late())
+            })
+            .await
+        }
+    }
+
+    /// How long a sign takes, or `None` if it never arrives.
+    pub(super) fn draw_sign(&self) -> Option<Duration> {
+        locked(&self.delays).draw_sign()
+    }
+
     /// From now on every letter is quick.
     pub fn heal(&self) {
         let mut delays = locked(&self.delays);
@@ -84,24 +133,15 @@ impl<B: Backend> Backend for Post<B> {
         self.inner.profile()
     }
 
-    /// As they are: what happens to calls here happens to locks.
+    /// Their letters travel as those of locks do.
     fn memos(&self) -> Option<Arc<dyn DynMemos>> {
-        self.inner.memos()
+        let memos = self.inner.memos()?;
+        Some(Arc::new(PostedMemos { memos, post: self.twin() }))
     }
 
     fn enter(&self, claim: Claim) -> PostPlace<B> {
         let ear = self.inner.enter(claim.clone());
-        PostPlace {
-            ear,
-            claim,
-            post: Post {
-                inner: self.inner.clone(),
-                network: self.network.clone(),
-                clock: self.clock.clone(),
-                delays: self.delays.clone(),
-                patience: self.patience,
-            },
-        }
+        PostPlace { ear, claim, post: self.twin() }
     }
 }
 
@@ -128,32 +168,12 @@ impl<B: Backend> PostPlace<B> {
         T: Send + 'static,
         V: for<'p> FnOnce(&'p mut B::Place) -> Answer<'p, T> + Send + 'static,
     {
-        let (there, back) = {
-            let mut delays = locked(&self.post.delays);
-            (delays.draw(), delays.draw())
-        };
-        let (inner, claim, clock) = (self.post.inner.clone(), self.claim.clone(), self.post.clock.clone());
-        let (letter, answer) = oneshot::channel();
-        self.post.network.spawn(Box::pin(async move {
-            clock.sleep(there).await;
+        let (inner, claim) = (self.post.inner.clone(), self.claim.clone());
+        self.post.carry(async move {
             // What the store knows is the claim, not our place: any place with its id will do.
             let mut place = inner.enter(claim);
-            let out = verb(&mut place).await;
-            clock.sleep(back).await;
-            let _ = letter.send(out);
-        }));
-        let (timer, name) = (self.post.clock.sleep(self.post.patience), self.post.inner.profile().name);
-        async move {
-            let (mut answer, mut timer) = (pin!(answer), pin!(timer));
-            poll_fn(|cx| {
-                if let Poll::Ready(Ok(out)) = answer.as_mut().poll(cx) {
-                    return Poll::Ready(out);
-                }
-                let too_late = || Err(Fault::transient(name, "waiting for an answer", "none came in time"));
-                timer.as_mut().poll(cx).map(|()| too_late())
-            })
-            .await
-        }
+            verb(&mut place).await
+        })
     }
 }
 
@@ -163,8 +183,7 @@ impl<B: Backend> Place for PostPlace<B> {
     }
 
     async fn changed(&mut self) {
-        let sign = locked(&self.post.delays).draw_sign();
-        let Some(delay) = sign else { return std::future::pending().await };
+        let Some(delay) = self.post.draw_sign() else { return std::future::pending().await };
         self.ear.changed().await;
         self.post.clock.sleep(delay).await;
     }

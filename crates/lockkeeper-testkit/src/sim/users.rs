@@ -11,6 +11,7 @@ use lockkeeper_core::{Clock, Error, Load, LockRequest, Locker, Owner, SharedRequ
 
 use super::executor::Process;
 use super::held::Held;
+use super::meetings::Minutes;
 use super::witness::Witness;
 use crate::chance::Chance;
 
@@ -27,6 +28,10 @@ pub(super) struct User {
     pub(super) keys: u64,
     pub(super) shares: bool,
     pub(super) together: bool,
+    pub(super) meets: bool,
+    /// What it is called where many meet.
+    pub(super) name: String,
+    pub(super) minutes: Minutes,
     /// How often its process was paused so far. Relaxed: a simulation has one thread.
     pub(super) pauses: Arc<AtomicU64>,
 }
@@ -49,6 +54,10 @@ impl User {
             self.clock.sleep(self.chance.span(self.ttl / 2)).await;
             if self.together && self.chance.per_mille(500) {
                 self.live_with_several().await;
+                continue;
+            }
+            if self.meets && self.chance.per_mille(800) {
+                self.live_with_others().await;
                 continue;
             }
             let owner = Owner::new("user");
@@ -228,10 +237,10 @@ impl User {
 }
 
 /// The answer, or `None` if `bored` comes first and the future is dropped where it stands.
-pub(super) async fn walk_away<T>(
-    future: impl Future<Output = Result<T, Error>>,
+pub(super) async fn walk_away<T, E>(
+    future: impl Future<Output = Result<T, E>>,
     bored: impl Future<Output = ()>,
-) -> Result<Option<T>, Error> {
+) -> Result<Option<T>, E> {
     let (mut future, mut bored) = (pin!(future), pin!(bored));
     poll_fn(|cx| {
         if let Poll::Ready(out) = future.as_mut().poll(cx) {

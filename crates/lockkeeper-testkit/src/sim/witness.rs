@@ -5,10 +5,11 @@ use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, Weak};
 
 use lockkeeper_core::kit::locked;
-use lockkeeper_core::{Fence, Key, Load, MultiGuard, SharedFence};
+use lockkeeper_core::{Fence, Key, Leadership, Load, MultiGuard, SharedFence};
 
 use super::executor::ProcessId;
 use super::held::Held;
+use super::meetings::ROLE;
 
 /// Sees every guard that a user holds. Clones share what it has seen.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +63,12 @@ impl Lives for Held {
     }
 }
 
+impl Lives for Leadership {
+    fn lives(&self) -> bool {
+        self.is_valid()
+    }
+}
+
 impl Lives for MultiGuard {
     fn lives(&self) -> bool {
         self.is_valid()
@@ -83,6 +90,16 @@ pub struct Counts {
     pub together: u64,
     /// Guards of one who wrote that became those of a reader.
     pub downgraded: u64,
+    /// Jobs that ran to their end.
+    pub ran: u64,
+    /// Times that somebody was told that a latch is open.
+    pub opened: u64,
+    /// Times that somebody was told that a round at a barrier opened.
+    pub met: u64,
+    /// Roles received.
+    pub led: u64,
+    /// Leaders seen.
+    pub seen: u64,
     /// Guards that ended before their holder wanted.
     pub lost: u64,
     /// Requests that were dropped half-way.
@@ -103,6 +120,11 @@ impl AddAssign for Counts {
         self.shared += other.shared;
         self.together += other.together;
         self.downgraded += other.downgraded;
+        self.ran += other.ran;
+        self.opened += other.opened;
+        self.met += other.met;
+        self.led += other.led;
+        self.seen += other.seen;
         self.lost += other.lost;
         self.cancelled += other.cancelled;
         self.refused += other.refused;
@@ -165,6 +187,25 @@ impl Witness {
             book.guards.push(Sighting { guard: lives, key: key.clone(), load: *load, process, fence, over });
         }
         guard
+    }
+
+    /// A user received the role.
+    pub fn leads(&self, process: ProcessId, role: Leadership) -> Arc<Leadership> {
+        let (role, mut book) = (Arc::new(role), locked(&self.0));
+        book.counts.led += 1;
+        let (fence, over) = (role.term().get(), !role.is_valid());
+        let Ok(key) = Key::new(ROLE) else { return role };
+        let newest = book.newest.entry(key.clone()).or_default();
+        let below = newest.below(Load::MUTEX);
+        if !over {
+            newest.see(Load::MUTEX, fence);
+        }
+        if !over && fence <= below {
+            book.accuse(format!("process {process} leads in term {fence} after {below}"));
+        }
+        let guard: Weak<dyn Lives> = Arc::downgrade(&(role.clone() as Arc<dyn Lives>));
+        book.guards.push(Sighting { guard, key, load: Load::MUTEX, process, fence, over });
+        role
     }
 
     /// An owner received a second guard beside its first.

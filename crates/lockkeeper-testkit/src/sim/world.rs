@@ -11,6 +11,7 @@ use lockkeeper_core::kit::locked;
 use lockkeeper_core::{Clock, Key, Locker, LockerBuilder, Moment, Spawn};
 
 use super::executor::{Ended, Executor, Process, ProcessId};
+use super::meetings::Minutes;
 use super::users::{User, key};
 use super::way::Way;
 use super::witness::Witness;
@@ -32,6 +33,7 @@ pub(super) struct World<S> {
     clock: Clock,
     executor: Executor,
     witness: Witness,
+    minutes: Minutes,
     store: S,
     connect: Connect<S>,
     settings: Settings,
@@ -68,6 +70,7 @@ impl<S: Inspect + Clone> World<S> {
             scenario,
             executor: Executor::new(clock.clone(), chance.fork()),
             witness: Witness::default(),
+            minutes: Minutes::default(),
             store: store(clock.clone()),
             clock,
             connect: Arc::new(connect),
@@ -110,7 +113,7 @@ impl<S: Inspect + Clone> World<S> {
         let locker = (self.settings)(builder).build();
         let users = Arc::new(AtomicU32::new(self.scenario.users));
         let pauses = Arc::new(AtomicU64::new(0));
-        for _ in 0..self.scenario.users {
+        for nth in 0..self.scenario.users {
             let user = User {
                 locker: locker.clone(),
                 process: process.clone(),
@@ -122,6 +125,9 @@ impl<S: Inspect + Clone> World<S> {
                 keys: self.scenario.keys,
                 shares: self.scenario.shares,
                 together: self.scenario.together,
+                meets: self.scenario.meets,
+                name: format!("user {nth} of {id}"),
+                minutes: self.minutes.clone(),
                 pauses: pauses.clone(),
             };
             let users = users.clone();

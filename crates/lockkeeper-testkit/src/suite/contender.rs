@@ -312,7 +312,7 @@ impl<P: Place> Contender<P> {
 }
 
 /// The answer of `call`, or a failure that names the hang.
-async fn in_time<T>(
+pub(super) async fn in_time<T>(
     clock: &Clock,
     patience: Duration,
     what: &str,

@@ -35,6 +35,7 @@ pub mod line;
 pub mod lowering;
 pub mod memos;
 pub mod names;
+pub mod primitives;
 pub mod quiet;
 pub mod renewal;
 pub mod unknown;
@@ -189,6 +190,12 @@ macro_rules! __cases {
             memos::a_memo_is_kept_as_long_as_was_said [16];
             memos::memos_and_locks_of_one_name_do_not_meet [16];
             memos::many_writers_lose_nothing [16];
+            primitives::a_tick_is_done_once_by_all_processes [1, 16];
+            primitives::a_latch_counts_each_party_once [16];
+            primitives::all_at_a_barrier_hear_one_verdict [16];
+            primitives::one_leads_and_everybody_sees_who [1, 8, 16];
+            primitives::several_are_had_together_or_none [1, 6];
+            primitives::readers_that_never_cease_let_a_writer_in [1, 11];
             hammer::many_tasks_hammer_one_lock [1, 8, 11];
             hammer::many_tasks_hammer_one_room [1, 8, 11];
         }

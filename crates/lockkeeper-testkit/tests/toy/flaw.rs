@@ -65,4 +65,6 @@ pub(crate) enum Flaw {
     MemoNeverForgotten,
     MemoForgottenEarly,
     MemoIsTheLock,
+    MemoNotKept,
+    MemoNotRemoved,
 }

@@ -40,13 +40,15 @@ impl Memos for Toy {
             return Ok(Swap::Conflict(there));
         }
         let mut store = locked(&self.store);
-        store.counter += 1;
+        store.versions += 1;
         let repeats = self.is(Flaw::MemoVersionRepeats);
-        let version = if repeats { there.map_or(1, |it| it.version + 1) } else { store.counter };
+        let version = if repeats { there.map_or(1, |it| it.version + 1) } else { store.versions };
         let keep = if self.is(Flaw::MemoForgottenEarly) { keep / 4 } else { keep };
         if keep.is_zero() {
-            store.memos.remove(key.as_str());
-        } else {
+            if !self.is(Flaw::MemoNotRemoved) {
+                store.memos.remove(key.as_str());
+            }
+        } else if !self.is(Flaw::MemoNotKept) {
             let kept = (Memo::new(version, value.to_vec()), self.clock.now().after(keep));
             store.memos.insert(key.as_str().to_owned(), kept);
         }

@@ -30,6 +30,8 @@ struct Store {
     rows: BTreeMap<String, Row>,
     places: u64,
     counter: u64,
+    /// The last version of a memo.
+    versions: u64,
     memos: BTreeMap<String, memos::Kept>,
 }
 

@@ -3,10 +3,12 @@
 use lockkeeper_core::backend::{Fault, Result};
 use zookeeper_client::{Acls, CreateMode, Error, Stat};
 
+use super::lingering::left_of;
 use super::{Next, TAKING, ZooKeeperPlace};
 use crate::fault::{self, NAME};
 use crate::fences::Written;
 use crate::line::{Entry, Look, in_order, is_worn_out, marked_by, name_of};
+use crate::memos::time_of;
 use crate::session::Session;
 use crate::store::Known;
 use crate::wake::Watch;
@@ -59,11 +61,11 @@ impl ZooKeeperPlace {
         if self.is_beyond() {
             return self.begin_anew(session).await;
         }
-        let Ok((listed, folder)) = self.store.call(session, TAKING, async { listed }).await? else {
+        let Ok((names, folder)) = self.store.call(session, TAKING, async { listed }).await? else {
             self.reset();
             return Ok(Next::Again);
         };
-        let Some(look) = self.look(listed) else {
+        let Some(look) = self.look_at(names, &folder) else {
             self.reset();
             return Ok(Next::Again);
         };
@@ -104,7 +106,7 @@ impl ZooKeeperPlace {
     /// about to vanish. `false` if there is none.
     async fn find_again(&mut self, session: &Session, known: Known) -> Result<bool> {
         let listed = self.up_to_date(session, TAKING).await?;
-        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id) {
+        for stand in in_order(listed).into_iter().filter(|it| it.id == self.claim.id && !it.kept) {
             let stat = session.client.check_stat(&self.path(&stand.name));
             let stat = self.store.call(session, TAKING, stat).await?.ok().flatten();
             if stat.is_some_and(|it| it.ephemeral_owner == session.id) {
@@ -165,6 +167,15 @@ impl ZooKeeperPlace {
                 self.folder
             );
             return Err(Fault::permanent(NAME, TAKING, text));
+        }
+        self.kept_for = None;
+        if let Some(kept) = line.iter().find(|it| it.kept) {
+            let (path, now) = (self.path(&kept.name), time_of(&self.store, session, TAKING).await?);
+            let left = left_of(&self.store, session, &path, now).await?;
+            if left.is_none() {
+                return Ok(Next::Again);
+            }
+            self.kept_for = left;
         }
         self.watches = vec![Watch::new(watcher, &self.store.events)];
         Ok(Next::Wait(line.len()))

@@ -8,6 +8,7 @@ mod faults;
 mod ghosts;
 mod history;
 mod late;
+mod lingering;
 mod listening;
 mod memos;
 mod numbers;
