@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,21 +20,28 @@ const SECOND: Duration = Duration::from_secs(1);
 enum Manner {
     StandsStill,
     Fails,
+    /// Once, and stands still then.
+    FailsOnce,
     /// Somebody elsewhere holds it.
     IsTaken,
 }
 
 /// A store that somebody else brings down and up again.
 #[derive(Clone, Debug)]
-struct Shaky(Arc<(Mutex<Manner>, Notify)>);
+struct Shaky(Arc<(Mutex<Manner>, Notify, AtomicU32)>);
 
 impl Shaky {
     fn new(manner: Manner) -> Self {
-        Shaky(Arc::new((Mutex::new(manner), Notify::new())))
+        Shaky(Arc::new((Mutex::new(manner), Notify::new(), AtomicU32::new(0))))
     }
 
     fn now(&self) -> Manner {
         *self.0.0.lock().unwrap()
+    }
+
+    /// How often it was asked for a turn.
+    fn asked(&self) -> u32 {
+        self.0.2.load(Ordering::SeqCst)
     }
 
     fn becomes(&self, manner: Manner) {
@@ -59,14 +67,20 @@ impl Backend for Shaky {
 
 impl Place for ShakyPlace {
     async fn turn(&mut self) -> Result<Turn> {
+        self.0.0.2.fetch_add(1, Ordering::SeqCst);
         if self.1.key.as_str() == "quick" {
             return Ok(Turn::Held(Grant::new(9, self.1.ttl)));
         }
+        let fault = || Err(Fault::transient("shaky", "taking the lock", "it is away"));
         loop {
             let changed = self.0.0.1.notified();
             match self.0.now() {
                 Manner::StandsStill => changed.await,
-                Manner::Fails => return Err(Fault::transient("shaky", "taking the lock", "it is away")),
+                Manner::Fails => return fault(),
+                Manner::FailsOnce => {
+                    *self.0.0.0.lock().unwrap() = Manner::StandsStill;
+                    return fault();
+                }
                 Manner::IsTaken => return Ok(Turn::wait(Duration::from_secs(60), None)),
             }
         }
@@ -145,6 +159,60 @@ async fn who_stands_behind_an_outage_is_told_of_it() {
     process.clock.advance_by(2 * SECOND);
     let told = error(&mut first);
     assert!(is_away(&told), "{told}");
+}
+
+/// Whoever represented us is out of time, and the next one has a moment left in which the store says nothing.
+#[tokio::test]
+async fn who_takes_over_in_an_outage_knows_of_it() {
+    let store = Shaky::new(Manner::Fails);
+    let process = Process::on(&store);
+    let mut first = process.asks(3 * SECOND);
+    let mut second = process.asks(3 * SECOND + SECOND / 100);
+    process.passes(2 * SECOND, &mut [&mut first, &mut second]);
+    process.clock.advance_by(SECOND);
+    let told = error(&mut first);
+    assert!(is_away(&told), "{told}");
+    store.becomes(Manner::StandsStill);
+    let asked = store.asked();
+    assert!(poll(&mut second).is_pending());
+    assert_eq!(store.asked(), asked + 1, "it represents us now");
+    process.clock.advance_by(SECOND / 100);
+    let told = error(&mut second);
+    assert!(is_away(&told) && told.to_string().contains("it is away"), "{told}");
+}
+
+/// The same where whoever represented us went away before its question was answered, and the answer was a fault.
+#[tokio::test]
+async fn who_takes_over_from_a_caller_that_went_away_knows_of_an_outage() {
+    let store = Shaky::new(Manner::StandsStill);
+    let process = Process::on(&store);
+    let (first, mut second) = (process.asks(4 * SECOND), process.asks(SECOND));
+    process.clock.advance_by(SECOND * 9 / 10);
+    drop(first);
+    store.becomes(Manner::FailsOnce);
+    while store.asked() < 2 {
+        assert!(poll(&mut second).is_pending(), "it is called as soon as the background has its answer");
+        tokio::task::yield_now().await;
+    }
+    process.clock.advance_by(SECOND / 10);
+    let told = error(&mut second);
+    assert!(is_away(&told) && told.to_string().contains("it is away"), "{told}");
+}
+
+/// But an answer is one: who was told to wait, and heard nothing worse since, is out of time.
+#[tokio::test]
+async fn who_takes_over_in_an_outage_and_is_answered_is_out_of_time() {
+    let store = Shaky::new(Manner::Fails);
+    let process = Process::on(&store);
+    let (mut first, mut second) = (process.asks(3 * SECOND), process.asks(4 * SECOND));
+    process.passes(2 * SECOND, &mut [&mut first, &mut second]);
+    store.becomes(Manner::IsTaken);
+    process.clock.advance_by(SECOND);
+    drop(first);
+    process.passes(SECOND / 2, &mut [&mut second]);
+    process.clock.advance_by(SECOND / 2);
+    let told = error(&mut second);
+    assert!(matches!(told, Error::TimedOut { stage: Stage::Remote, .. }), "{told}");
 }
 
 #[tokio::test]

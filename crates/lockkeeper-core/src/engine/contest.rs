@@ -242,6 +242,11 @@ impl<'a> Contest<'a> {
         }
     }
 
+    /// Whoever took over in the middle of an outage may be out of time before it hears anything itself.
+    fn outage_of_line(&self) -> Option<Fault> {
+        if self.told_of_answer { None } else { self.engine.queue.outage(self.key) }
+    }
+
     /// The store says it is ours: it is, if there is still time left to use it.
     fn accept(&mut self, asked_at: Moment, grant: &Grant) -> Result<Option<Hold>> {
         self.outage = None;
@@ -344,7 +349,7 @@ impl<'a> Contest<'a> {
     }
 
     fn out_of_time(&mut self, started: Moment) -> Result<Option<Hold>> {
-        if let Some((_, fault)) = self.outage.take() {
+        if let Some(fault) = self.outage.take().map(|it| it.1).or_else(|| self.outage_of_line()) {
             return Err(fault.into());
         }
         let waited = self.engine.clock.now() - started;

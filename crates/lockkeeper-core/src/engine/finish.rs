@@ -50,7 +50,10 @@ impl Finisher {
                 self.engine.queue.set_outage(&self.key, None);
                 step_down(&self.engine, &self.key, Some(keeper));
             }
-            Err(_) => step_down(&self.engine, &self.key, Some(keeper)),
+            Err(fault) => {
+                self.engine.queue.set_outage(&self.key, Some(fault));
+                step_down(&self.engine, &self.key, Some(keeper));
+            }
         }
     }
 }

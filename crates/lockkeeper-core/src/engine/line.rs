@@ -345,6 +345,10 @@ impl Line {
         self.waiters.set_outage(outage);
     }
 
+    pub(super) fn outage(&self) -> Option<&Fault> {
+        self.waiters.outage()
+    }
+
     /// The representative holds now.
     pub(super) fn seat(&mut self, hold: &Hold, rules: &mut Rules<'_>) -> Calls {
         self.representing.remove();
@@ -475,7 +479,7 @@ impl Line {
 
     /// What a caller stands behind: how many others, the holder included, or an outage.
     pub(super) fn before(&self, waiter: &Waiter) -> Before {
-        if let Some(fault) = self.waiters.outage() {
+        if let Some(fault) = self.outage() {
             return Before::Outage(fault.clone());
         }
         Before::Others(self.waiters.position(waiter).and_then(|it| u64::try_from(it + 1).ok()))

@@ -244,6 +244,12 @@ impl Queue {
         self.on_line(key, |line, _| line.set_outage(outage));
     }
 
+    /// What whoever represented this line last heard of the store, if it was nothing usable.
+    pub(crate) fn outage(&self, key: &Key) -> Option<Fault> {
+        let hash = key.hash64();
+        self.shard(hash).lines.find(hash, |it| it.key() == key)?.outage().cloned()
+    }
+
     /// What a caller stands behind.
     pub(crate) fn before(&self, key: &Key, waiter: &Waiter) -> Before {
         let hash = key.hash64();
