@@ -83,6 +83,8 @@ pub(crate) struct Contest<'a> {
     takes_turns: bool,
     /// Whether somebody in our way may be idle, if the store could tell.
     may_be_idle: Option<bool>,
+    /// It is asked again after so long, whatever it says.
+    ask_within: Duration,
 }
 
 enum Phase {
@@ -114,7 +116,14 @@ impl<'a> Contest<'a> {
             waits: None,
             takes_turns: false,
             may_be_idle: None,
+            ask_within: Duration::MAX,
         }
+    }
+
+    /// Ask again within this span, for a caller that waits for a moment only: a sign may come late, or never.
+    pub(crate) fn asking_within(mut self, span: Duration) -> Self {
+        self.ask_within = span;
+        self
     }
 
     /// What was idle here and of no use to us leaves first. Not for long: then we stand behind it, as we would behind anybody.
@@ -128,9 +137,17 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Whether a try that did not get it met somebody who may be idle, if the store could tell.
-    pub(crate) fn met_idle(&self) -> Option<bool> {
-        self.may_be_idle
+    /// Whether a try that did not get it met somebody who may be idle. A store whose answer does not tell is asked who holds; where
+    /// it has no answer to that either, whoever keeps locks expects others to do so, too.
+    pub(crate) async fn met_idle(&mut self) -> bool {
+        if let Some(told) = self.may_be_idle {
+            return told;
+        }
+        let Some(inspect) = self.engine.backend.inspect_dyn() else { return self.ask.warm };
+        match inspect.show(self.key).await {
+            Ok(seen) => seen.is_some_and(|it| it.holders.iter().any(|it| it.label.warm)),
+            Err(_) => self.ask.warm,
+        }
     }
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
@@ -161,7 +178,7 @@ impl<'a> Contest<'a> {
                 }
                 Some((asked_at, Err(fault))) => self.retry_after(asked_at, fault)?,
             };
-            match self.rest(pause, until).await {
+            match self.rest(pause.min(self.ask_within), until).await {
                 // A sign is a hint, never a grant: the loop asks again.
                 Woken::Heard | Woken::RecheckDue => {}
                 Woken::OutOfTime => return self.out_of_time(started),
