@@ -118,9 +118,9 @@ impl RedisPlace {
     }
 
     /// The grant that a message brought, if it is fresh enough to be used without asking.
-    fn granted_by_word(&mut self, now: Moment) -> Option<Grant> {
+    fn granted_by_word(&mut self) -> Option<Grant> {
         let word = self.bell.as_ref()?.take_word()?;
-        let grant = self.believe(word, now)?;
+        let grant = self.believe(word, self.store.now())?;
         self.waiting = false;
         Some(grant)
     }
@@ -325,7 +325,7 @@ impl RedisPlace {
 impl Place for RedisPlace {
     async fn turn(&mut self) -> Result<Turn> {
         self.claim.check_load(crate::fault::NAME)?;
-        if let Some(grant) = self.granted_by_word(self.store.now()) {
+        if let Some(grant) = self.granted_by_word() {
             self.hold(&grant);
             return Ok(Turn::Held(grant));
         }

@@ -66,6 +66,9 @@ impl Renewals {
 
     /// Open what a renewal of this tag will need.
     pub(crate) async fn prepare(&self, tag: u8) -> Result<(), Fault> {
+        if self.road.is_open_for(tag) {
+            return Ok(());
+        }
         self.road.open("opening the connection for renewals", tag).await.map(drop)
     }
 

@@ -371,7 +371,7 @@ fn on_redlock_a_fork_shares_nothing_with_its_parent() {
     let start = || runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
     let servers = [start(), start(), start()];
     // These servers have just begun and remember nobody; and the machine may be slow.
-    let nodes = servers.each_ref().map(Redis::address).join(",");
+    let nodes = servers.each_ref().map(|it| it.address()).join(",");
     let url = format!("redlock://{nodes}?restart_guard=off&node_timeout=2s");
     in_a_process_of_its_own("on_redlock_a_fork_shares_nothing_with_its_parent", &url);
 }
