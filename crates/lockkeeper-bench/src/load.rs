@@ -58,7 +58,10 @@ fn postgres(runtime: &Runtime) -> Answer<Site> {
     let server = runtime.block_on(servers::Postgres::start(options))?;
     Ok(Site {
         waiting: "PostgreSQL: hand-offs per second with 200 waiting processes, beside 10",
-        ring: None,
+        ring: Some((
+            "PostgreSQL, the bare limit: a token passed round by advisory locks, 200 processes beside 10",
+            "postgres-ring",
+        )),
         names: "PostgreSQL: 8,000 names at once in one process, ttl 2 s, held for 6 s: valid guards",
         url: server.url(),
         _server: Box::new(server),

@@ -4,10 +4,12 @@
 //! processes is what the machine takes for them, whatever is passed on.
 
 mod mariadb;
+mod postgres;
 mod redis;
 mod sqlite;
 
 pub(crate) use mariadb::MariaDbRing;
+pub(crate) use postgres::PostgresRing;
 pub(crate) use redis::RedisRing;
 pub(crate) use sqlite::SqliteRing;
 

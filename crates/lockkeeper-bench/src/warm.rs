@@ -13,7 +13,7 @@ use lockkeeper_servers::{
 
 use crate::measure::{beside_requests, median, per, quantile, rate};
 use crate::redis::tally;
-use crate::report::{Bound, Row};
+use crate::report::{Bound, Row, told};
 use crate::{Answer, Outcome};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -36,33 +36,39 @@ pub(crate) fn run() -> Outcome {
     runtime.block_on(async {
         let redis = Redis::start(RedisOptions::default()).await?;
         let url = redis.url();
-        let mut rows = vec![
-            retake(&url, "Redis: lock + unlock again, warm beside cold: how often more", 100.0).await?,
-            commands(&redis, false).await?,
-            commands(&redis, true).await?,
-            recall(&url, "Redis: from `lock` to a guard of what is idle elsewhere, beside a hand-off")
-                .await?,
-        ];
-        rows.extend(turns(&url).await?);
-        rows.push(tries(&url, "Redis: `try_lock` on what is idle elsewhere: share that gets it").await?);
-        rows.extend([deaf(&redis).await?, killed(&redis).await?]);
-        rows.extend([walk(&url).await?, touched(&url).await?]);
+        let what = "Redis: lock + unlock again, warm beside cold: how often more";
+        let mut rows = told(vec![retake(&url, what, 100.0).await?]);
+        rows.extend(told(vec![commands(&redis, false).await?, commands(&redis, true).await?]));
+        let what = "Redis: from `lock` to a guard of what is idle elsewhere, beside a hand-off";
+        rows.extend(told(vec![recall(&url, what).await?]));
+        rows.extend(told(turns(&url).await?));
+        rows.extend(told(vec![
+            tries(&url, "Redis: `try_lock` on what is idle elsewhere: share that gets it").await?,
+        ]));
+        rows.extend(told(vec![deaf(&redis).await?, killed(&redis).await?]));
+        rows.extend(told(vec![walk(&url).await?, touched(&url).await?]));
         drop(redis);
         rows.extend(sql().await?);
         let etcd = Etcd::start(EtcdOptions::default()).await?;
         let url = format!("etcd://{}", etcd.address());
-        rows.push(retake(&url, "etcd: lock + unlock again, warm beside cold: how often more", 500.0).await?);
+        rows.extend(told(vec![
+            retake(&url, "etcd: lock + unlock again, warm beside cold: how often more", 500.0).await?,
+        ]));
         let what = "etcd: from `lock` to a guard of what is idle elsewhere, beside a hand-off";
-        rows.push(recall(&url, what).await?);
-        rows.push(tries(&url, "etcd: `try_lock` on what is idle elsewhere: share that gets it").await?);
+        rows.extend(told(vec![recall(&url, what).await?]));
+        rows.extend(told(vec![
+            tries(&url, "etcd: `try_lock` on what is idle elsewhere: share that gets it").await?,
+        ]));
         drop(etcd);
         let zookeeper = ZooKeeper::start(ZooKeeperOptions::default()).await?;
         let url = format!("zookeeper://{}?session=30s", zookeeper.address());
         let what = "ZooKeeper: lock + unlock again, warm beside cold: how often more";
-        rows.push(retake(&url, what, 500.0).await?);
+        rows.extend(told(vec![retake(&url, what, 500.0).await?]));
         let what = "ZooKeeper: from `lock` to a guard of what is idle elsewhere, beside a hand-off";
-        rows.push(recall(&url, what).await?);
-        rows.push(tries(&url, "ZooKeeper: `try_lock` on what is idle elsewhere: share that gets it").await?);
+        rows.extend(told(vec![recall(&url, what).await?]));
+        rows.extend(told(vec![
+            tries(&url, "ZooKeeper: `try_lock` on what is idle elsewhere: share that gets it").await?,
+        ]));
         Ok(rows)
     })
 }
@@ -72,32 +78,30 @@ async fn sql() -> Answer<Vec<Row>> {
     let postgres = Postgres::start(PostgresOptions::default()).await?;
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-    let mut rows = vec![
-        retake(&postgres.url(), "PostgreSQL: lock + unlock again, warm beside cold: how often more", 100.0)
-            .await?,
-        recall(
-            &postgres.url(),
-            "PostgreSQL: from `lock` to a guard of what is idle elsewhere, beside a hand-off",
-        )
-        .await?,
-        retake(&url, "SQLite: lock + unlock again, warm beside cold: how often more", 100.0).await?,
-    ];
+    let what = "PostgreSQL: lock + unlock again, warm beside cold: how often more";
+    let mut rows = told(vec![retake(&postgres.url(), what, 100.0).await?]);
+    let what = "PostgreSQL: from `lock` to a guard of what is idle elsewhere, beside a hand-off";
+    rows.extend(told(vec![recall(&postgres.url(), what).await?]));
+    let what = "SQLite: lock + unlock again, warm beside cold: how often more";
+    rows.extend(told(vec![retake(&url, what, 100.0).await?]));
     let what = "SQLite: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
-    rows.push(recall_in_ms(&url, what, 30.0).await?);
-    rows.push(tries(&url, "SQLite: `try_lock` on what is idle elsewhere: share that gets it").await?);
+    rows.extend(told(vec![recall_in_ms(&url, what, 30.0).await?]));
+    rows.extend(told(vec![
+        tries(&url, "SQLite: `try_lock` on what is idle elsewhere: share that gets it").await?,
+    ]));
     let what = "PostgreSQL: `try_lock` on what is idle elsewhere: share that gets it";
-    rows.push(tries(&postgres.url(), what).await?);
+    rows.extend(told(vec![tries(&postgres.url(), what).await?]));
     let mariadb = MariaDb::start(MariaDbOptions::default()).await?;
     let what = "MariaDB: lock + unlock again, warm beside cold: how often more";
-    rows.push(retake(&mariadb.url(), what, 100.0).await?);
+    rows.extend(told(vec![retake(&mariadb.url(), what, 100.0).await?]));
     let what = "MariaDB: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
-    rows.push(recall_in_ms(&mariadb.url(), what, 120.0).await?);
+    rows.extend(told(vec![recall_in_ms(&mariadb.url(), what, 120.0).await?]));
     drop(mariadb);
     let mysql = Mysql::start(MysqlOptions::default()).await?;
     let what = "MySQL: lock + unlock again, warm beside cold: how often more";
-    rows.push(retake(&mysql.url(), what, 100.0).await?);
+    rows.extend(told(vec![retake(&mysql.url(), what, 100.0).await?]));
     let what = "MySQL: from `lock` to a guard of what is idle elsewhere, in ms, beside a hand-off";
-    rows.push(recall_in_ms(&mysql.url(), what, 120.0).await?);
+    rows.extend(told(vec![recall_in_ms(&mysql.url(), what, 120.0).await?]));
     Ok(rows)
 }
 

@@ -204,6 +204,14 @@ mod tests {
     }
 
     #[test]
+    fn of_two_that_are_named_one_is_believed_if_it_does_not_stand_alone() {
+        assert_eq!(judged("a b", &[("b", "X B C")], false), Verdict::Open, "the other may still answer");
+        assert_eq!(judged("a b", &[("b", "X B C")], true), Verdict::Ours(0));
+        assert_eq!(judged("a b", &[("b", "B")], true), Verdict::Unclear);
+        assert_eq!(judged("b", &[("b", "B")], true), Verdict::Ours(0), "whoever names one believes it");
+    }
+
+    #[test]
     fn half_of_the_nodes_are_enough_where_they_keep_all() {
         assert_eq!(
             judged("a b c x y z", &[("x", "X B C"), ("b", "X B C"), ("c", "X B C")], true),

@@ -123,7 +123,7 @@ impl Link {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.0.ready().is_some()
+        locked(&self.0.live).as_ref().is_some_and(|it| it.is_sound(&self.0.dialer))
     }
 
     /// Whether the runtime where it lives does not run: what is waited for there does not come.

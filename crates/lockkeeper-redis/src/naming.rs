@@ -17,9 +17,11 @@ pub(crate) fn main_key(prefix: &str, key: &Key) -> (String, u8) {
     push_tag(&mut name, tag);
     name.push(':');
     // 160 bits: two names with the same hash will not be found.
-    for byte in &hash[1..21] {
-        push_hex(&mut name, *byte);
+    let mut digits = [0; 40];
+    for (two, byte) in digits.chunks_exact_mut(2).zip(&hash[1..21]) {
+        two.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
     }
+    name.push_str(str::from_utf8(&digits).unwrap_or_default());
     (name, tag)
 }
 

@@ -118,9 +118,9 @@ impl RedisPlace {
     }
 
     /// The grant that a message brought, if it is fresh enough to be used without asking.
-    fn granted_by_word(&mut self, now: Moment) -> Option<Grant> {
+    fn granted_by_word(&mut self) -> Option<Grant> {
         let word = self.bell.as_ref()?.take_word()?;
-        let grant = self.believe(word, now)?;
+        let grant = self.believe(word, self.store.now())?;
         self.waiting = false;
         Some(grant)
     }
@@ -325,7 +325,7 @@ impl RedisPlace {
 impl Place for RedisPlace {
     async fn turn(&mut self) -> Result<Turn> {
         self.claim.check_load(crate::fault::NAME)?;
-        if let Some(grant) = self.granted_by_word(self.store.now()) {
+        if let Some(grant) = self.granted_by_word() {
             self.hold(&grant);
             return Ok(Turn::Held(grant));
         }
@@ -491,8 +491,8 @@ mod tests {
         let store = Store::new(RedisOptions::parse("redis://localhost").unwrap()).unwrap();
         let claim = Claim::new(Key::new("k").unwrap(), Duration::from_secs(1)).unwrap();
         let mut place = RedisPlace::new(store, claim);
-        let turn = size_of_val(&place.turn());
-        let leave = size_of_val(&place.leave());
-        assert!(turn <= QUICK && leave <= QUICK, "turn {turn}, leave {leave}");
+        // A million renewals are under way at once where a million locks are held.
+        let sizes = [size_of_val(&place.turn()), size_of_val(&place.leave()), size_of_val(&place.renew())];
+        assert!(sizes.iter().all(|it| *it <= QUICK), "turn, leave, renew: {sizes:?}");
     }
 }

@@ -66,6 +66,9 @@ impl Renewals {
 
     /// Open what a renewal of this tag will need.
     pub(crate) async fn prepare(&self, tag: u8) -> Result<(), Fault> {
+        if self.road.is_open_for(tag) {
+            return Ok(());
+        }
         self.road.open("opening the connection for renewals", tag).await.map(drop)
     }
 
@@ -74,7 +77,8 @@ impl Renewals {
         let Holding { main, tag, id, ttl_ms } = holding;
         let ask = Ask { main: main.clone(), tag: *tag, id: *id.as_bytes(), ttl_ms: *ttl_ms, answer };
         if let Some(gatherer) = self.due.add(ask) {
-            self.send(gatherer.gather().await).await;
+            // In memory of its own: one of thousands that are due at once needs it, and it is large.
+            Box::pin(async { self.send(gatherer.gather().await).await }).await;
         }
         told.await
             .unwrap_or_else(|_| Err(Fault::transient(crate::fault::NAME, RENEWING, "the batch was dropped")))

@@ -36,6 +36,12 @@ macro_rules! warm_locks {
             }
 
             #[tokio::test(flavor = "multi_thread")]
+            async fn whoever_tries_gets_what_is_idle_and_waits_for_nothing_else() {
+                let server = start().await;
+                warm::tried(&process(&server).await, &process(&server).await, TTL).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
             async fn what_is_broken_while_idle_goes() {
                 let server = start().await;
                 warm::what_is_broken_while_idle_goes(&process(&server).await, &process(&server).await, TTL)

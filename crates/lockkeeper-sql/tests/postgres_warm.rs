@@ -31,6 +31,12 @@ async fn what_is_idle_in_one_process_is_had_by_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_tries_gets_what_is_idle_and_waits_for_nothing_else() {
+    let server = start().await;
+    warm::tried(&process(&server).await, &process(&server).await, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_lock_is_told_to_its_holder_in_another_process() {
     let server = start().await;
     warm::a_break_is_told(&process(&server).await, &process(&server).await, TTL).await;

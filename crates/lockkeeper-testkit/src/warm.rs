@@ -117,7 +117,7 @@ where
 }
 
 /// Whoever keeps nothing itself tries, and gets what is idle; and nobody waits for what is held by a process that keeps nothing. For
-/// stores that tell a try whether the holder may be idle.
+/// stores that tell a try whether the holder may be idle, or show who holds.
 ///
 /// # Cancel safety
 /// Dropped half-way it leaves its locks to their ttl.

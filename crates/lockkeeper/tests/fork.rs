@@ -8,7 +8,9 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
-    feature = "sqlite"
+    feature = "redlock",
+    feature = "sqlite",
+    feature = "zookeeper"
 ))]
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 #![allow(clippy::print_stderr, reason = "what is printed is shown when a test fails")]
@@ -27,7 +29,8 @@ use lockkeeper::barrier::{Entry, Inside};
 use lockkeeper::spi::DynInspect;
 use lockkeeper::{Error, Guard, Key, Latch, Leaders, Leadership, Locker, LostReason, Result, Tick};
 use lockkeeper_servers::{
-    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Postgres, PostgresOptions, Redis, RedisOptions,
+    Etcd, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions, Redis,
+    RedisOptions, ZooKeeper, ZooKeeperOptions,
 };
 use tokio::runtime::Runtime;
 
@@ -265,6 +268,41 @@ fn the_parent_goes_on(runtime: &Runtime, url: &str, along: Along) {
     });
 }
 
+/// The same where the store keeps no memos: locks are all there is.
+fn beside_servers_of_locks_alone(url: &str, folder: &Path) {
+    let runtime = runtime();
+    let (locker, kept, inspect) = runtime.block_on(async {
+        let store = lockkeeper::open(url).await.unwrap();
+        let locker = store.locker.ttl(TTL).build();
+        locker.lock("shared").await.unwrap().release().await.unwrap();
+        let kept = locker.lock("kept").await.unwrap();
+        (locker, kept, store.inspect)
+    });
+    let mut along = Some((locker, kept, inspect));
+    let children = (0..CHILDREN).map(|_| {
+        forked(|| {
+            let over = never_hangs();
+            let (locker, kept, inspect) = along.take().unwrap();
+            locks_are_refused(&locker, kept);
+            self::runtime().block_on(inspection_is_refused(&*inspect));
+            drop((locker, over));
+            take_turns(url, folder);
+        })
+    });
+    children.collect::<Vec<_>>().into_iter().for_each(ends_well);
+    fences_grew(folder);
+    let (locker, kept, inspect) = along.unwrap();
+    assert!(kept.is_valid());
+    runtime.block_on(async {
+        let stranger = open(url).await;
+        assert!(stranger.try_lock("kept").await.unwrap().is_none(), "a fork gave it back");
+        locker.lock("after").await.unwrap().release().await.unwrap();
+        assert!(inspect.show(kept.key()).await.unwrap().is_some());
+        kept.release().await.unwrap();
+        assert!(stranger.try_lock("kept").await.unwrap().is_some());
+    });
+}
+
 /// On a server the children open lockers of their own while the parent's is open.
 fn beside_a_server(url: &str, folder: &Path) {
     let runtime = runtime();
@@ -298,6 +336,44 @@ fn on_mariadb_a_fork_shares_nothing_with_its_parent() {
     let runtime = runtime();
     let server = runtime.block_on(MariaDb::start(MariaDbOptions::default())).unwrap();
     in_a_process_of_its_own("on_mariadb_a_fork_shares_nothing_with_its_parent", &server.url());
+}
+
+#[test]
+fn on_mysql_a_fork_shares_nothing_with_its_parent() {
+    if let Some((url, folder)) = role() {
+        return beside_a_server(&url, &folder);
+    }
+    let runtime = runtime();
+    let server = runtime.block_on(Mysql::start(MysqlOptions::default())).unwrap();
+    in_a_process_of_its_own("on_mysql_a_fork_shares_nothing_with_its_parent", &server.url());
+}
+
+#[test]
+fn on_zookeeper_a_fork_shares_nothing_with_its_parent() {
+    if let Some((url, folder)) = role() {
+        return beside_a_server(&url, &folder);
+    }
+    let runtime = runtime();
+    // A session lasts as long as the ttl, if the server allows it.
+    let longest = TTL.as_millis().to_string();
+    let options = ZooKeeperOptions::default().set("maxSessionTimeout", &longest);
+    let server = runtime.block_on(ZooKeeper::start(options)).unwrap();
+    let url = format!("zookeeper://{}?session={}s", server.address(), TTL.as_secs());
+    in_a_process_of_its_own("on_zookeeper_a_fork_shares_nothing_with_its_parent", &url);
+}
+
+#[test]
+fn on_redlock_a_fork_shares_nothing_with_its_parent() {
+    if let Some((url, folder)) = role() {
+        return beside_servers_of_locks_alone(&url, &folder);
+    }
+    let runtime = runtime();
+    let start = || runtime.block_on(Redis::start(RedisOptions::default())).unwrap();
+    let servers = [start(), start(), start()];
+    // These servers have just begun and remember nobody; and the machine may be slow.
+    let nodes = servers.each_ref().map(|it| it.address()).join(",");
+    let url = format!("redlock://{nodes}?restart_guard=off&node_timeout=2s");
+    in_a_process_of_its_own("on_redlock_a_fork_shares_nothing_with_its_parent", &url);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::{Limit, Party, fight};
 use crate::Answer;
 use crate::coord::ServerLock;
 use crate::redis::{OnRedis, trips};
-use crate::ring::{MariaDbRing, Member, RedisRing, SqliteRing};
+use crate::ring::{MariaDbRing, Member, PostgresRing, RedisRing, SqliteRing};
 use crate::rival::{Ours, Rival};
 use crate::sql::{Advisory, Named};
 
@@ -45,6 +45,7 @@ pub(crate) fn work(arguments: &[String]) -> Answer<()> {
             "named" => job.obey(&Named::open(url).await?).await,
             "redis-ring" => job.obey(&RedisRing::open(url, key, member)?).await,
             "sqlite-ring" => job.obey(&SqliteRing::open(url, key, member)?).await,
+            "postgres-ring" => job.obey(&PostgresRing::open(url, key, member).await?).await,
             "mariadb-ring" => job.obey(&MariaDbRing::open(url, key, member).await?).await,
             other => job.obey(&OnRedis::named(other, url).await?).await,
         }

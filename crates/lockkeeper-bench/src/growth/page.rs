@@ -48,7 +48,8 @@ impl Page {
         if cut.is_empty() {
             return String::new();
         }
-        format!("\nEnded before they were done, because they took more than six minutes: {}.", cut.join("; "))
+        let longest = super::stage_max(self.most);
+        format!("\nEnded before they were done, because they took longer than {longest:?}: {}.", cut.join("; "))
     }
 
     /// Hand-offs against the length of the line.

@@ -263,9 +263,9 @@ async fn try_once(
     let mut contest = Contest::new(engine, key, ask, keeper);
     contest.after(leaving, Moment::NEVER).await;
     let mut won = contest.win(started, Moment::NEVER).await?;
-    // Where the store cannot tell, whoever keeps locks expects others to do so, too.
-    if won.is_none() && engine.profile.recalls() && contest.met_idle().unwrap_or(ask.warm) {
-        won = recall(engine, key, ask, label, engine.clock.now() - started).await?;
+    let trip = engine.clock.now() - started;
+    if won.is_none() && engine.profile.recalls() && contest.met_idle().await {
+        won = recall(engine, key, ask, label, trip).await?;
     }
     let waited = Waited::in_lines(Duration::ZERO, engine.clock.now() - started);
     Ok(won.map(|held| Won { held, by: GrantedBy::Store, waited }))

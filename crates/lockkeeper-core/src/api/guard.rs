@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::clock::Span;
+use crate::clock::{Moment, Span};
 use crate::engine::background::InRuntime;
 use crate::engine::hold::Hold;
 use crate::engine::leave;
@@ -150,8 +150,12 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] once it is not; [`Error::Forked`] in a fork of the process that holds it.
     pub fn check(&self) -> Result<()> {
+        self.check_at(self.held.judged_at(&self.engine.clock))
+    }
+
+    fn check_at(&self, now: Moment) -> Result<()> {
         self.engine.check_process()?;
-        if self.held.is_valid_by(&self.engine.clock) { Ok(()) } else { Err(self.lost_error()) }
+        if self.held.is_valid(now) { Ok(()) } else { Err(self.lost_error()) }
     }
 
     /// Resolves when the lock is lost, before the store may give it to somebody else; or with
@@ -275,13 +279,14 @@ impl Guard {
     /// [`Error::Lost`] if the lock had been lost before. [`Error::Unavailable`] if the store did not confirm:
     /// the release is tried again in the background, and the ttl ends the lock if nothing else does.
     pub async fn release(mut self) -> Result<()> {
-        let check = self.check();
+        let now = self.held.judged_at(&self.engine.clock);
+        let check = self.check_at(now);
         if let Err(Error::Forked { .. }) = check {
             return check;
         }
         self.given_back = true;
         let (engine, held) = (&self.engine, &self.held);
-        if warm::keep(engine, held) {
+        if warm::keep_at(engine, held, now) {
             return check;
         }
         if leave::give_back(engine, held)

@@ -39,8 +39,10 @@ pub(super) async fn recall(
     }
     let ask = Ask { patient: true, ..ask.clone() };
     let keeper = contest::enter(engine, key, &ask, label).inspect_err(|_| step_down(engine, key, None))?;
-    let until = now.after(moment(&engine.profile, trip));
-    let mut contest = Contest::new(engine, key, &ask, keeper);
+    let span = moment(&engine.profile, trip);
+    let until = now.after(span);
+    // What was given back in the meantime may not have been told yet: some servers are late with that now and then.
+    let mut contest = Contest::new(engine, key, &ask, keeper).asking_within(span / 2);
     contest.after(leaving, until).await;
     match contest.win(now, until).await {
         Err(Error::TimedOut { .. }) => Ok(None),

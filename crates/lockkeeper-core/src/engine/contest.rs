@@ -53,7 +53,7 @@ pub(crate) fn at_once(
     let Some(turn) = keeper.place.turn_at_once_dyn(now) else { return Err(keeper) };
     let keeper = keeper.spoke(now);
     let Turn::Held(grant) = turn else { return Err(keeper) };
-    match tenure_of(engine, key, keeper, now, &grant) {
+    match tenure_of(engine, key, keeper, (now, engine.clock.now()), &grant) {
         Ok(tenure) => Ok(grant::seat(engine, ask, tenure, now)),
         Err(Useless::Late(keeper)) => Err(keeper),
         Err(Useless::Unfit(keeper, error)) => {
@@ -83,6 +83,8 @@ pub(crate) struct Contest<'a> {
     takes_turns: bool,
     /// Whether somebody in our way may be idle, if the store could tell.
     may_be_idle: Option<bool>,
+    /// It is asked again after so long, whatever it says.
+    ask_within: Duration,
 }
 
 enum Phase {
@@ -114,7 +116,14 @@ impl<'a> Contest<'a> {
             waits: None,
             takes_turns: false,
             may_be_idle: None,
+            ask_within: Duration::MAX,
         }
+    }
+
+    /// Ask again within this span, for a caller that waits for a moment only: a sign may come late, or never.
+    pub(crate) fn asking_within(mut self, span: Duration) -> Self {
+        self.ask_within = span;
+        self
     }
 
     /// What was idle here and of no use to us leaves first. Not for long: then we stand behind it, as we would behind anybody.
@@ -128,9 +137,17 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Whether a try that did not get it met somebody who may be idle, if the store could tell.
-    pub(crate) fn met_idle(&self) -> Option<bool> {
-        self.may_be_idle
+    /// Whether a try that did not get it met somebody who may be idle. A store whose answer does not tell is asked who holds; where
+    /// it has no answer to that either, whoever keeps locks expects others to do so, too.
+    pub(crate) async fn met_idle(&mut self) -> bool {
+        if let Some(told) = self.may_be_idle {
+            return told;
+        }
+        let Some(inspect) = self.engine.backend.inspect_dyn() else { return self.ask.warm };
+        match inspect.show(self.key).await {
+            Ok(seen) => seen.is_some_and(|it| it.holders.iter().any(|it| it.label.warm)),
+            Err(_) => self.ask.warm,
+        }
     }
 
     /// Ask and wait until the lock is ours. `None` for a try that did not get it.
@@ -143,11 +160,11 @@ impl<'a> Contest<'a> {
             }
             let pause = match self.ask_store(answer_until).await {
                 None => return self.out_of_time(started),
-                Some((asked_at, Ok(Turn::Held(grant)))) => match self.accept(asked_at, &grant)? {
+                Some((asked_at, now, Ok(Turn::Held(grant)))) => match self.accept(asked_at, now, &grant)? {
                     Some(held) => return Ok(Some(held)),
                     None => continue,
                 },
-                Some((_, Ok(Turn::Wait { recheck, ahead, theirs, crowded, may_be_idle }))) => {
+                Some((_, _, Ok(Turn::Wait { recheck, ahead, theirs, crowded, may_be_idle }))) => {
                     (self.ahead, self.may_be_idle) = (ahead, may_be_idle);
                     self.end_outage();
                     self.compare(theirs);
@@ -159,9 +176,9 @@ impl<'a> Contest<'a> {
                     self.ask_who_holds();
                     recheck
                 }
-                Some((asked_at, Err(fault))) => self.retry_after(asked_at, fault)?,
+                Some((asked_at, _, Err(fault))) => self.retry_after(asked_at, fault)?,
             };
-            match self.rest(pause, until).await {
+            match self.rest(pause.min(self.ask_within), until).await {
                 // A sign is a hint, never a grant: the loop asks again.
                 Woken::Heard | Woken::RecheckDue => {}
                 Woken::OutOfTime => return self.out_of_time(started),
@@ -170,8 +187,8 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// One `turn`, at most until the budget or the patience with a silent store ends.
-    async fn ask_store(&mut self, until: Moment) -> Option<(Moment, backend::Result<Turn>)> {
+    /// One `turn`, at most until the budget or the patience with a silent store ends. When it was asked, when that was answered, and how.
+    async fn ask_store(&mut self, until: Moment) -> Option<(Moment, Moment, backend::Result<Turn>)> {
         let Phase::Resting(keeper) = std::mem::replace(&mut self.phase, Phase::Over) else {
             debug_assert!(false, "whoever asks has a place");
             return None;
@@ -205,11 +222,12 @@ impl<'a> Contest<'a> {
         }
         if let Some((place, answer)) = answer {
             self.engine.answered(self.key, Verb::Turn, asked_at, Answer::to_turn(&answer));
+            let now = self.engine.clock.now();
             if answer.is_ok() {
-                self.engine.heard(self.engine.clock.now());
+                self.engine.heard(now);
             }
             self.phase = Phase::Resting(Keeper::new(place, claim).spoke(asked_at));
-            return Some((asked_at, answer));
+            return Some((asked_at, now, answer));
         }
         None
     }
@@ -248,14 +266,14 @@ impl<'a> Contest<'a> {
     }
 
     /// The store says it is ours: it is, if there is still time left to use it.
-    fn accept(&mut self, asked_at: Moment, grant: &Grant) -> Result<Option<Hold>> {
+    fn accept(&mut self, asked_at: Moment, now: Moment, grant: &Grant) -> Result<Option<Hold>> {
         self.outage = None;
         let Phase::Resting(keeper) = std::mem::replace(&mut self.phase, Phase::Over) else {
             debug_assert!(false, "a grant was answered to nobody");
             return Ok(None);
         };
-        match tenure_of(self.engine, self.key, keeper, asked_at, grant) {
-            Ok(tenure) => grant::seat(self.engine, self.ask, tenure, self.engine.clock.now()).map(Some),
+        match tenure_of(self.engine, self.key, keeper, (asked_at, now), grant) {
+            Ok(tenure) => grant::seat(self.engine, self.ask, tenure, now).map(Some),
             Err(Useless::Late(keeper)) => {
                 self.phase = Phase::Resting(keeper);
                 Ok(None)

@@ -81,7 +81,7 @@ fn go_on_without(engine: &Arc<Engine>, key: &Key, ttl: Duration, verb: Step<Turn
 
 /// The lock is ours, and whoever asked for it has gone: the next caller has it, or nobody.
 fn give_to_next(engine: &Arc<Engine>, key: &Key, keeper: Keeper, asked_at: Moment, grant: &Grant) {
-    let tenure = match tenure_of(engine, key, keeper, asked_at, grant) {
+    let tenure = match tenure_of(engine, key, keeper, (asked_at, engine.clock.now()), grant) {
         Ok(tenure) => tenure,
         Err(Useless::Late(keeper) | Useless::Unfit(keeper, _)) => {
             return step_down(engine, key, Some(keeper));

@@ -23,18 +23,17 @@ pub(crate) enum Useless {
     Unfit(Keeper, Error),
 }
 
-/// The store granted the keeper's claim, asked at `asked_at`: a tenure, if it can still be used.
+/// The store granted the keeper's claim, asked at `asked_at` and answered by `now`: a tenure, if it can still be used.
 pub(crate) fn tenure_of(
     engine: &Engine,
     key: &Key,
     keeper: Keeper,
-    asked_at: Moment,
+    (asked_at, now): (Moment, Moment),
     grant: &Grant,
 ) -> Result<Arc<Tenure>, Useless> {
     if let Err(error) = check_counter(engine, grant.counter) {
         return Err(Useless::Unfit(keeper, error));
     }
-    let now = engine.clock.now();
     let valid_until = deadline(asked_at, grant.sent_at, grant.valid_for, now);
     if valid_until <= now {
         return Err(Useless::Late(keeper));

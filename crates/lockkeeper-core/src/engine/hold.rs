@@ -55,13 +55,25 @@ impl Hold {
     pub(crate) fn is_valid_by(&self, clock: &Clock) -> bool {
         is_valid_by(&self.tenure, self.until, clock)
     }
+
+    /// The moment at which to judge it.
+    #[inline]
+    pub(crate) fn judged_at(&self, clock: &Clock) -> Moment {
+        judged_at(&self.tenure, self.until, clock)
+    }
 }
 
-/// Whether it is held now, without reading the clock for what never ends by itself.
+/// Whether it is held now.
 fn is_valid_by(tenure: &Tenure, until: Moment, clock: &Clock) -> bool {
-    let endless = until == Moment::NEVER && tenure.valid_until() == Moment::NEVER;
-    let now = if endless { Moment::from_nanos(0) } else { clock.now() };
+    let now = judged_at(tenure, until, clock);
     tenure.is_valid(now) && now < until
+}
+
+/// The present moment, without reading the clock for what never ends by itself.
+#[inline]
+fn judged_at(tenure: &Tenure, until: Moment, clock: &Clock) -> Moment {
+    let endless = until == Moment::NEVER && tenure.valid_until() == Moment::NEVER;
+    if endless { Moment::from_nanos(0) } else { clock.now() }
 }
 
 /// A tenure in a line, with all guards that share it: those of one owner, or readers.
@@ -79,6 +91,14 @@ pub(super) struct Holding {
     /// Levels of each reader that has an owner.
     #[expect(clippy::box_collection, reason = "a holding is moved often and rarely has such readers")]
     readers: Option<Box<Vec<(Owner, u32)>>>,
+}
+
+/// The list of readers, where this is the first of them and can come again.
+#[expect(clippy::box_collection, reason = "a holding is moved often and rarely has such readers")]
+#[inline]
+fn first_reader(hold: &Hold) -> Option<Box<Vec<(Owner, u32)>>> {
+    let owner = hold.owner.as_ref().filter(|_| hold.tenure.load() == Load::READER)?;
+    Some(Box::new(vec![(owner.clone(), 1)]))
 }
 
 /// The number of guards of what is idle. A field of its own would be moved with every in-process lock.
@@ -103,11 +123,15 @@ impl Holding {
     #[inline(always)]
     pub(super) fn of(hold: &Hold) -> Self {
         let (tenure, owner) = (hold.tenure.clone(), hold.owner.clone());
-        let readers = match &owner {
-            Some(owner) if tenure.load() == Load::READER => Some(Box::new(vec![(owner.clone(), 1)])),
-            Some(_) | None => None,
-        };
+        let readers = first_reader(hold);
         Holding { tenure, until: hold.until, owner, guards: 1, joined_while_wanted: 0, readers }
+    }
+
+    /// What was idle has one guard again.
+    pub(super) fn serve(&mut self, hold: &Hold) {
+        debug_assert!(Arc::ptr_eq(&self.tenure, &hold.tenure), "a guard of another tenure");
+        (self.guards, self.until, self.joined_while_wanted) = (1, hold.until, 0);
+        (self.owner, self.readers) = (hold.owner.clone(), first_reader(hold));
     }
 
     /// As if it were dropped, but in the caller's own code: see [`Line::end`](super::line::Line::end).

@@ -201,9 +201,9 @@ impl Line {
         self.representing.is_empty() && self.waiters.is_empty() && self.room.is_left()
     }
 
-    /// One more caller.
-    pub(super) fn arrive(&mut self, ask: &Ask, rules: &mut Rules<'_>) -> Arrival {
-        if let Some(arrival) = self.retake(ask, rules) {
+    /// One more caller, at `now` as far as that matters to what is idle.
+    pub(super) fn arrive(&mut self, ask: &Ask, now: Moment, rules: &mut Rules<'_>) -> Arrival {
+        if let Some(arrival) = self.retake(ask, now) {
             return arrival;
         }
         if let Some(arrival) = self.reenter(ask, rules) {
@@ -227,7 +227,7 @@ impl Line {
     }
 
     /// What is idle is taken by whoever wants just that, as long as it is good; otherwise it must go.
-    fn retake(&mut self, ask: &Ask, rules: &Rules<'_>) -> Option<Arrival> {
+    fn retake(&mut self, ask: &Ask, now: Moment) -> Option<Arrival> {
         let Room::One(holding) = &mut self.room else { return None };
         if !holding.is_idle() {
             return None;
@@ -236,12 +236,13 @@ impl Line {
             self.waiters.is_empty() && self.representing.is_empty(),
             "nobody waits for what is idle"
         );
-        let (tenure, now) = (holding.tenure.clone(), rules.clock.now());
+        let tenure = &holding.tenure;
         if tenure.fits(ask) && tenure.is_good(now) && tenure.retake() {
-            let hold = Hold::new(tenure, now, ask);
-            *holding = Holding::of(&hold);
+            let hold = Hold::new(tenure.clone(), now, ask);
+            holding.serve(&hold);
             return Some(Arrival::Retaken(hold));
         }
+        let tenure = tenure.clone();
         self.room.remove(0);
         Some(Arrival::Cooled(tenure))
     }

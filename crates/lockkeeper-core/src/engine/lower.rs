@@ -75,7 +75,7 @@ async fn lower(engine: Arc<Engine>, tenure: Arc<Tenure>, told: oneshot::Sender<(
         if let Returned::Ended(place) = tenure.bring_back(place) {
             return leave_with(&engine, &tenure, place).await;
         }
-        listen(&engine, tenure.clone());
+        listen(&engine, &tenure);
         renew_soon(&engine, &tenure);
         let (is_known, is_over) = match &answer {
             Ok(true) => (true, false),

@@ -180,7 +180,7 @@ impl Queue {
         }
         let mut rules = self.rules(counter, spare);
         if let Ok(mut entry) = lines.find_entry(hash, |it| it.key() == key) {
-            let arrival = entry.get_mut().arrive(ask, &mut rules);
+            let arrival = entry.get_mut().arrive(ask, now, &mut rules);
             if let Arrival::Cooled(_) = arrival {
                 drop(entry.remove());
             }

@@ -44,7 +44,7 @@ pub(crate) fn granted(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
                 clock.sleep(pause).await;
                 let Some(engine) = weak.upgrade() else { return };
                 let (held, goes_on) = engine.fresh.take();
-                for tenure in held {
+                for tenure in &held {
                     listen(&engine, tenure);
                 }
                 if !goes_on {
@@ -57,25 +57,25 @@ pub(crate) fn granted(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
 }
 
 /// Let a tenure that is held listen, where the store speaks to holders. Twice is harmless.
-pub(crate) fn listen(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
+pub(crate) fn listen(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
     if engine.profile.notifies && !tenure.is_private {
         begin_to_listen(engine, tenure);
     }
 }
 
 /// The same for one that became idle, also where it must look by itself.
-pub(crate) fn listen_idle(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
+pub(crate) fn listen_idle(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
     if engine.profile.recalls() && !tenure.is_private {
         begin_to_listen(engine, tenure);
     }
 }
 
-fn begin_to_listen(engine: &Arc<Engine>, tenure: Arc<Tenure>) {
+fn begin_to_listen(engine: &Arc<Engine>, tenure: &Arc<Tenure>) {
     let deaf_for = tenure.signs.deaf_for(tenure.ttl);
     if deaf_for.is_zero() && !tenure.listen() {
         return;
     }
-    let (weak, clock) = (Arc::downgrade(engine), engine.clock.clone());
+    let (weak, clock, tenure) = (Arc::downgrade(engine), engine.clock.clone(), tenure.clone());
     engine.background.spawn_untracked(Box::pin(async move {
         if !deaf_for.is_zero() {
             clock.sleep(deaf_for).await;
@@ -181,7 +181,7 @@ fn settle(
     if let Returned::Resting = returned {
         // What became idle meanwhile looks, too, where it must look by itself. Whoever gives it back later finds the place here.
         let looks = engine.profile.looks && engine.queue.is_idle(tenure);
-        if looks { listen_idle(engine, tenure.clone()) } else { listen(engine, tenure.clone()) }
+        if looks { listen_idle(engine, tenure) } else { listen(engine, tenure) }
     }
     returned
 }

@@ -11,12 +11,13 @@ use crate::key::Key;
 use crate::kit::locked;
 use crate::spi::claim::Load;
 
-/// How many names are known at most.
+/// How many names are known at most, in so many shards: every grant comes by here.
 const SLOTS: usize = 1024;
+const SHARDS: usize = 16;
 
-/// The largest counters of each name that were granted to this process. Empty until the first is.
+/// The largest counters of each name that were granted to this process. A shard is empty until its first is.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<Vec<Slot>>);
+pub(crate) struct Seen([Mutex<Vec<Slot>>; SHARDS]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -43,11 +44,12 @@ impl Seen {
         (asked_at, now): (Moment, Moment),
     ) -> Option<u64> {
         let (hash, is_alone) = (key.hash64(), load.weight == load.capacity);
-        let mut slots = locked(&self.0);
+        let at = usize::try_from(hash >> 32).unwrap_or(0) % SLOTS;
+        let mut slots = locked(&self.0[at % SHARDS]);
         if slots.is_empty() {
-            slots.resize(SLOTS, Slot::default());
+            slots.resize(SLOTS / SHARDS, Slot::default());
         }
-        let slot = &mut slots[usize::try_from(hash >> 32).unwrap_or(0) % SLOTS];
+        let slot = &mut slots[at / SHARDS];
         if slot.key != hash {
             *slot = Slot { key: hash, ..Slot::default() };
         }
@@ -102,6 +104,6 @@ mod tests {
         for number in 0..5000 {
             assert_eq!(ask(&seen, &format!("k{number}"), alone, 7, 0), None);
         }
-        assert_eq!(locked(&seen.0).len(), SLOTS);
+        assert_eq!(seen.0.iter().map(|it| locked(it).len()).sum::<usize>(), SLOTS);
     }
 }

@@ -39,6 +39,9 @@ pub(crate) struct Settings {
 /// How many times `outage_max` a request may go unanswered while the store answers others.
 const QUEUED_MAX: u32 = 12;
 
+/// What all write is dear, and patience is told in seconds: an answer that comes so soon after another changes nothing.
+const HEARD_APART: Duration = Duration::from_millis(1);
+
 /// A store that answers nobody for so long stands still: longer than any answer takes, shorter than most people wait.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
@@ -123,7 +126,9 @@ impl Engine {
 
     /// The store answered somebody at this moment.
     pub(crate) fn heard(&self, now: Moment) {
-        self.answered_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
+        if Moment::from_nanos(self.answered_at.load(Ordering::Relaxed)).after(HEARD_APART) <= now {
+            self.answered_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
+        }
     }
 
     /// Until when somebody who asked at `asked_at` has patience with the store: while it answers others, ours may stand

@@ -54,13 +54,11 @@ impl Spot {
 
     /// Begin to listen. `false` if the place is not at rest.
     pub(super) fn listen(&mut self) -> bool {
-        let place = match std::mem::take(self) {
-            Spot::Resting(place) => place,
-            other => {
-                *self = other;
-                return false;
-            }
-        };
+        // What is idle asks this each time it is given back, and listens already: it is not moved for that.
+        if !matches!(self, Spot::Resting(_)) {
+            return false;
+        }
+        let Spot::Resting(place) = std::mem::take(self) else { return false };
         let called_off = Arc::<AtomicBool>::default();
         let listening = place.listen_dyn(called_off.clone());
         *self = Spot::Listening(Ear { listening, called_off, waker: None });

@@ -27,16 +27,21 @@ use crate::observe::{CooledBy, Event};
 /// Keep what this guard gives back, if it may stay. `true` if it did: the store is not told.
 #[inline]
 pub(crate) fn keep(engine: &Arc<Engine>, held: &Hold) -> bool {
-    held.tenure.stay.is_warm() && keep_warm(engine, held)
+    held.tenure.stay.is_warm() && keep_warm(engine, held, engine.clock.now())
+}
+
+/// The same for whoever has just looked at the clock.
+#[inline]
+pub(crate) fn keep_at(engine: &Arc<Engine>, held: &Hold, now: Moment) -> bool {
+    held.tenure.stay.is_warm() && keep_warm(engine, held, now)
 }
 
 #[inline(never)]
-fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
+fn keep_warm(engine: &Arc<Engine>, held: &Hold, now: Moment) -> bool {
     let tenure = &held.tenure;
     if !engine.profile.recalls() || engine.is_closed() {
         return false;
     }
-    let now = engine.clock.now();
     // Whoever is deaf would not hear that it must go.
     if !tenure.signs.deaf_for(tenure.ttl).is_zero() || !engine.warmth.admits(&tenure.key, now) {
         return false;
@@ -44,7 +49,7 @@ fn keep_warm(engine: &Arc<Engine>, held: &Hold) -> bool {
     let Some(since) = engine.queue.rest(held, now) else { return false };
     kept(engine, held, since);
     engine.schedule.no_later_than(tenure.renew_at());
-    listen_idle(engine, tenure.clone());
+    listen_idle(engine, tenure);
     if !tenure.stay.is_listed() {
         engine.background.end_with_process(|| {
             let weak: Weak<Engine> = Arc::downgrade(engine);

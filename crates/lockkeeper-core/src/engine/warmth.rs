@@ -5,6 +5,7 @@
 //! requests at once mean that somebody walks over all of them: then all are given back, and none is kept for a while.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const WORDS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Warmth {
     max: usize,
+    /// No key is cold and nobody walks, so that whoever gives back need not look. Cleared under the state's lock before anything
+    /// is refused. Relaxed: whoever misses that by a moment keeps one lock more, which is called like any other.
+    calm: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -63,6 +67,10 @@ impl Filter {
     fn has(&self, key: &Key) -> bool {
         Filter::bits(key).all(|(word, bit)| self.0[word] & bit != 0)
     }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|it| *it == 0)
+    }
 }
 
 impl State {
@@ -88,17 +96,19 @@ impl Warmth {
             none_until: never,
             none_for: SECOND,
         };
-        Warmth { max, state: Mutex::new(state) }
+        Warmth { max, calm: AtomicBool::new(true), state: Mutex::new(state) }
     }
 
     /// Whether a lock of this name may stay.
     pub(crate) fn admits(&self, key: &Key, now: Moment) -> bool {
-        if self.max == 0 {
-            return false;
+        if self.max == 0 || self.calm.load(Ordering::Relaxed) {
+            return self.max != 0;
         }
         let mut state = locked(&self.state);
         state.turn(now);
-        state.none_until <= now && !state.cold.iter().any(|it| it.has(key))
+        let walks = now < state.none_until;
+        self.calm.store(!walks && state.cold.iter().all(Filter::is_empty), Ordering::Relaxed);
+        !walks && !state.cold.iter().any(|it| it.has(key))
     }
 
     /// One more is idle, of which nothing was known. What comes back must be given back for it, if it is idle: that which came
@@ -156,6 +166,7 @@ impl Warmth {
         state.turn(now);
         if !paid {
             state.cold[0].add(key);
+            self.calm.store(false, Ordering::Relaxed);
         }
         if SECOND < now - state.recalls_since {
             (state.recalls, state.recalls_since) = (0, now);
@@ -168,6 +179,7 @@ impl Warmth {
         let again = state.none_until != Moment::from_nanos(0) && now < state.none_until.after(NONE_MAX);
         state.none_for = if again { (state.none_for * 2).min(NONE_MAX) } else { SECOND };
         (state.none_until, state.recalls) = (now.after(state.none_for), 0);
+        self.calm.store(false, Ordering::Relaxed);
         true
     }
 }
@@ -219,6 +231,24 @@ mod tests {
             assert!(warmth.admits(&key("b"), at(second + pause)), "{pause}");
             second += pause + 1;
         }
+    }
+
+    #[test]
+    fn what_was_refused_once_is_looked_at_until_nothing_is_cold() {
+        let warmth = Warmth::new(8);
+        let is_calm = || warmth.calm.load(Ordering::Relaxed);
+        assert!(is_calm() && warmth.admits(&key("a"), at(0)));
+        warmth.recalled(&key("a"), true, at(0));
+        assert!(is_calm(), "it paid, and nobody walks");
+        warmth.recalled(&key("a"), false, at(0));
+        assert!(!is_calm() && warmth.admits(&key("b"), at(1)) && !is_calm(), "another is cold");
+        assert!(warmth.admits(&key("b"), at(31)) && !is_calm(), "it still is");
+        assert!(warmth.admits(&key("b"), at(62)) && is_calm());
+        for _ in 0..WALK {
+            warmth.recalled(&key("a"), true, at(70));
+        }
+        assert!(!is_calm() && !warmth.admits(&key("b"), at(70)) && !is_calm(), "somebody walks");
+        assert!(warmth.admits(&key("b"), at(72)) && is_calm());
     }
 
     #[test]

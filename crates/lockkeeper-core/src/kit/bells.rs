@@ -1,8 +1,9 @@
 //! Bells: a message from the store names a claim, and here is found who waits to hear it.
 
+use std::array;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
@@ -32,44 +33,64 @@ use crate::spi::claim::ClaimId;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Bells<T = Notify>(Mutex<HashMap<ClaimId, Arc<T>, foldhash::fast::RandomState>>);
+pub struct Bells<T = Notify>([Mutex<Shard<T>>; SHARDS]);
+
+type Shard<T> = HashMap<ClaimId, Arc<T>, foldhash::fast::RandomState>;
+
+/// Every place of a store comes by here twice, on whatever thread its caller is.
+const SHARDS: usize = 16;
+
+/// A shard with less room than this keeps it.
+const ROOM: usize = 64;
 
 impl<T> Default for Bells<T> {
     fn default() -> Self {
-        Bells(Mutex::default())
+        Bells(array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl<T> Bells<T> {
+    fn shard(&self, id: ClaimId) -> MutexGuard<'_, Shard<T>> {
+        let mixed = id.as_bytes().iter().fold(0, |all, it| all ^ it);
+        locked(&self.0[usize::from(mixed) % SHARDS])
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|it| locked(it).len()).sum()
     }
 }
 
 impl<T> fmt::Debug for Bells<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bells").field("len", &locked(&self.0).len()).finish_non_exhaustive()
+        f.debug_struct("Bells").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
 impl<T: Default> Bells<T> {
     /// The bell of this claim, which is there from now on until it is forgotten.
     pub fn hear(&self, id: ClaimId) -> Arc<T> {
-        locked(&self.0).entry(id).or_default().clone()
+        self.shard(id).entry(id).or_default().clone()
     }
 }
 
 impl<T> Bells<T> {
     /// The bell of this claim, if it has one.
     pub fn of(&self, id: ClaimId) -> Option<Arc<T>> {
-        locked(&self.0).get(&id).cloned()
+        self.shard(id).get(&id).cloned()
     }
 
     /// Every bell there is.
     pub fn all(&self) -> Vec<Arc<T>> {
-        locked(&self.0).values().cloned().collect()
+        let of = |it: &Mutex<Shard<T>>| locked(it).values().cloned().collect::<Vec<_>>();
+        self.0.iter().flat_map(of).collect()
     }
 
     /// This claim has no bell any more.
     pub fn forget(&self, id: ClaimId) {
-        let mut bells = locked(&self.0);
+        let mut bells = self.shard(id);
         bells.remove(&id);
         // The memory of a crowd goes with the crowd.
-        if bells.capacity() > 1024 && bells.len() < bells.capacity() / 8 {
+        if ROOM < bells.capacity() && bells.len() < bells.capacity() / 8 {
             bells.shrink_to_fit();
         }
     }
@@ -132,6 +153,6 @@ mod tests {
             bells.forget(id(number));
         }
         assert!(bells.of(id(1)).is_none() && bells.all().is_empty());
-        assert!(locked(&bells.0).capacity() <= 1024);
+        assert!(bells.0.iter().all(|it| locked(it).capacity() <= ROOM));
     }
 }

@@ -121,7 +121,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The operator's view of the same store. Asked who holds a lock when somebody who makes traces waits for it, so that the
-    /// two can be linked. `None`, the default, links nobody.
+    /// two can be linked; and when a try did not get it and the answer did not say whether the holder may be idle. `None`, the default, links
+    /// nobody, and then only those who keep locks themselves expect it of others.
     fn inspect(&self) -> Option<Arc<dyn DynInspect>> {
         None
     }
