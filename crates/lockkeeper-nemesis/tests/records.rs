@@ -87,7 +87,7 @@ impl Hostile for File {
     async fn clear(&self) -> Result<(), Trouble> {
         self.execute("DELETE FROM lockkeeper_claim")?;
         let counter = "CAST(10000 * unixepoch('subsec') AS INTEGER)";
-        self.execute(&format!("UPDATE lockkeeper_store SET version = 1, counter = {counter}"))?;
+        self.execute(&format!("UPDATE lockkeeper_store SET version = 1, boot = '', counter = {counter}"))?;
         Ok(())
     }
 }
