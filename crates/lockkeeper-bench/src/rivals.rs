@@ -115,9 +115,11 @@ async fn a_turn(sheet: &mut Sheet, at: usize, fight: &Fight<'_>, span: Duration,
         if sheet.has_failed(at, world) {
             continue;
         }
-        say(&format!("{who}, {}, turn {}", world.name(), turn + 1));
         match fight.world(world, span).await {
-            Ok(figures) => sheet.add(at, world, figures),
+            Ok(figures) => {
+                say(&format!("{who}, {}, turn {}: {}", world.name(), turn + 1, page::told(world, &figures)));
+                sheet.add(at, world, figures);
+            }
             Err(error) => {
                 say(&format!("{who}, {}: {error}", world.name()));
                 sheet.failed(at, world, &error.to_string());
@@ -126,7 +128,10 @@ async fn a_turn(sheet: &mut Sheet, at: usize, fight: &Fight<'_>, span: Duration,
     }
     if turn == 0 {
         match fight.crash().await {
-            Ok(span) => sheet.taken_over(at, span),
+            Ok(span) => {
+                say(&format!("{who}, crash: taken over after {span:.1?}"));
+                sheet.taken_over(at, span);
+            }
             Err(error) => {
                 say(&format!("{who}: nobody took over: {error}"));
                 sheet.not_taken_over(at, &error.to_string());

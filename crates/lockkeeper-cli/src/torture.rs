@@ -65,7 +65,7 @@ mod shown {
 
     /// If the arguments call for a worker: be it.
     pub(crate) fn helper(args: impl Iterator<Item = OsString>) -> Option<u8> {
-        lockkeeper_torture::helper(args)
+        lockkeeper_torture::helper(args, None)
     }
 
     pub(crate) async fn torture(target: &Target, args: &Torture) -> Result<u8> {

@@ -141,9 +141,16 @@ async fn nothing_stays_on_postgresql() {
 async fn nothing_stays_on_etcd() {
     let server = Etcd::start(EtcdOptions::default()).await.unwrap();
     tried_and_kept(format!("etcd://{}", server.address())).await;
-    // A lease of a worker that was killed may outlive it, and no lock hangs on it.
     let left = server.keys("lockkeeper/locks/").await.unwrap();
     assert!(left.is_empty(), "keys of nobody: {left:?}");
+    // A lease of a worker that was killed outlives it for its ttl, with nothing hanging on it, and nobody keeps it alive.
+    let leases = async || server.post("/v3/lease/leases", "{}").await.unwrap();
+    let clock = Clock::boot();
+    let due = clock.now().after(common::HANG);
+    while leases().await.contains("\"ID\"") {
+        assert!(clock.now() < due, "leases of nobody: {}", leases().await);
+        clock.sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,9 @@
 //! of the page.
 
 use crate::fault::Fault;
-use crate::site::StoreName::{self, Cluster, Etcd, Postgres, Redis, Redlock, Sentinel, Sqlite, ZooKeeper};
+use crate::site::StoreName::{
+    self, Cluster, Etcd, MariaDb, Mysql, Postgres, Redis, Redlock, Sentinel, Sqlite, ZooKeeper,
+};
 
 impl Fault {
     /// Whether there is something to break in this way.
@@ -10,12 +12,13 @@ impl Fault {
         let many = matches!(store, Etcd | ZooKeeper | Redlock);
         let told_where = matches!(store, Sentinel | Cluster);
         match self {
-            Fault::Calm | Fault::ClientKill | Fault::ClientStop => true,
+            Fault::Calm | Fault::ClientKill | Fault::ClientStop | Fault::Fork => true,
             // Redlock takes no ttl beyond its restart guard.
-            Fault::CancelStorm => store != Redlock,
+            Fault::CancelStorm | Fault::RuntimeDrop => store != Redlock,
             Fault::ServerStop => store != Sqlite,
             Fault::ServerForget => matches!(store, Redis | Redlock),
             Fault::Failover => matches!(store, Sentinel | Cluster | Etcd | ZooKeeper),
+            Fault::LeaderParted | Fault::AllParted => matches!(store, Etcd | ZooKeeper),
             Fault::MinorityStop | Fault::MajorityStop | Fault::MajorityVanish => many,
             Fault::ServerKill
             | Fault::NetCut
@@ -26,7 +29,7 @@ impl Fault {
             | Fault::IdleDrop
             | Fault::NetDuplicate => store != Sqlite && !told_where,
             Fault::DiskFull => matches!(store, Redis | Redlock | Sentinel | Cluster | Etcd | Postgres),
-            Fault::ClockForward | Fault::ClockBack | Fault::ClockStrobe => matches!(store, Redis | Postgres),
+            Fault::ClockForward | Fault::ClockBack | Fault::ClockStrobe => has_clock(store),
             Fault::ConnectionsFull => store == Redis,
         }
     }
@@ -46,6 +49,10 @@ impl Fault {
             Fault::CancelStorm => {
                 "it takes no ttl beyond its restart guard, so that what was forgotten would be gone before it is looked for; cancellation at every step is a test of its own"
             }
+            Fault::RuntimeDrop => {
+                "what is left of calls that nobody awaits any more is looked for after its ttl would have let it go; tests of the store drop runtimes at every step"
+            }
+            Fault::LeaderParted | Fault::AllParted => not_parted(store),
             Fault::ConnectionsFull => match store {
                 Etcd | ZooKeeper => "it has no limit that can be moved while it runs",
                 Sentinel | Cluster | Redlock => "it is struck on one Redis server, whose client is the same",
@@ -108,11 +115,27 @@ impl Fault {
             (Fault::NetCut, store) if store.by_session() => Some(
                 "a lock ends with its connection, and its holder hears of it a moment after the next one has it",
             ),
-            (Fault::ClockForward | Fault::ClockStrobe, StoreName::Redis | StoreName::Postgres) => {
+            (Fault::ClockForward | Fault::ClockStrobe, store) if has_clock(store) => {
                 Some("leases end early by as much as the clock jumps")
             }
             _ => None,
         }
+    }
+}
+
+/// Whether its leases go by a wall clock that can be set here.
+fn has_clock(store: StoreName) -> bool {
+    matches!(store, Redis | Postgres | MariaDb | Mysql)
+}
+
+/// Why servers are not parted.
+fn not_parted(store: StoreName) -> &'static str {
+    match store {
+        Sentinel | Cluster => {
+            "they tell each other and their clients one address each, so that a gate between servers is one before clients, too; failover is what follows of it"
+        }
+        Redlock => "its servers know nothing of each other",
+        _ => "there is one server",
     }
 }
 
@@ -124,11 +147,8 @@ fn no_clock(store: StoreName) -> &'static str {
         Sentinel | Cluster | Redlock => {
             "the shim that steps the clock is set up for one server, which runs the same scripts; a test of the store gives a replica a slower clock"
         }
-        _ if store.by_session() => {
-            "leases are the server's timeouts, by a clock that nobody can set; a test of the store lets fences run ahead of the clock"
-        }
         _ => {
-            "its threads wait until a time of day by the kernel's clock, which the shim does not move: they would stand still for as long as the clock is set forward, as they never do when a machine's is; times that such a clock would leave are written into its rows by the tests of hostile records"
+            "leases are the server's timeouts, by a clock that nobody can set; a test of the store lets fences run ahead of the clock"
         }
     }
 }

@@ -2,7 +2,7 @@
 //! was promised.
 //!
 //! ```text
-//!   run ── site: servers and proxies of one store ── fault: breaks them, or the workers, and heals them
+//!   run ── site: servers and proxies of one store ── fault: the list ── strike: breaks them, or the workers, and heals them
 //!    └──── lockkeeper_torture: workers, witness, checks ── page: docs/torture.md
 //!   two_phase ── coordinators that die at every step, a bank, and what a lost log costs
 //! ```
@@ -13,6 +13,7 @@ mod full;
 mod page;
 mod run;
 mod site;
+mod strike;
 mod two_phase;
 
 pub use fault::Fault;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fork::Fork;
 use lockkeeper_nemesis::{
     Fault, StoreName, Torture, TwoPhaseTorture, run, run_two_phase, two_phase_helper, write, write_two_phase,
 };
@@ -15,7 +16,7 @@ use lockkeeper_torture::{Trouble, Verdict};
 const TOLD_MAX: usize = 5;
 
 fn main() -> ExitCode {
-    if let Some(code) = lockkeeper_torture::helper(std::env::args_os().skip(1)) {
+    if let Some(code) = lockkeeper_torture::helper(std::env::args_os().skip(1), Some(forked)) {
         return ExitCode::from(code);
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +34,14 @@ fn main() -> ExitCode {
             say(&format!("torture: error: {error}"));
             ExitCode::from(2)
         }
+    }
+}
+
+/// What is seen in a fork of this process. It ends as every program ends, with all that is done then.
+fn forked(seen: &dyn Fn() -> bool) -> Result<bool, Trouble> {
+    match fork::fork()? {
+        Fork::Parent(pid) => Ok(fork::waitpid(pid)? == 0),
+        Fork::Child => std::process::exit(i32::from(!seen())),
     }
 }
 

@@ -93,7 +93,7 @@ that the locks protect. A store's section is renewed by its own run, so sections
 
 After every fault all processes must be served again, in a round that began after it was healed. A request that waited in vain for a
 minute is counted among those that waited longest, and breaks a promise where whoever asks first is served first. There, too, while nothing is broken, a process
-that stands in the store's queue for a mutex may not be passed by another again and again. A loser must be told of its
+that stands in the store's queue for a mutex may not be passed by another more than twice. A loser must be told of its
 loss, ten seconds after the next had the lock at the latest, and a guard that was told must not be valid. Zero failures in n tries bound a rate by 3/n, with 95 % confidence: more
 grants say more.
 
@@ -113,9 +113,8 @@ and paused processes, and 56 % of the writes to Redis with Sentinel under a part
 
 /// What is on the list of things that happen and is struck elsewhere.
 const ELSEWHERE: &str = "
-Struck by tests of their own, because a struggle adds nothing to them: tokens of etcd that expire (`lockkeeper-etcd: tests/real/rights.rs`); a process that forks
-(`lockkeeper: tests/fork.rs`); a runtime that is dropped in the middle of calls (`tests/runtime_drop.rs` of every networked store); suspend, which is client-stop
-by the boot clock that all go by (`lockkeeper-testkit: tests/clock.rs`).
+Struck by tests of their own: tokens of etcd that expire (`lockkeeper-etcd: tests/real/rights.rs`), and suspend, which is client-stop by the boot clock that all go by
+(`lockkeeper-testkit: tests/clock.rs`).
 ";
 
 fn section(verdict: &Verdict) -> String {

@@ -121,7 +121,7 @@ impl Struggle<'_> {
         let mut episode = Episode::begin(fault.name(), fault.unpromised(store), now());
         fault.strike(site, crew, &mut self.dice, self.ttl).await?;
         episode.stuck = crew.served(HANG).await;
-        if fault == Fault::CancelStorm {
+        if matches!(fault, Fault::CancelStorm | Fault::RuntimeDrop) {
             episode.orphans = leftovers(&*self.inspect, &crew.storm_prefix(), STORM_QUIET_MAX).await?;
         }
         if episode.unpromised.is_some() {

@@ -137,8 +137,10 @@ impl Servers {
             StoreName::Postgres => {
                 Servers::Postgres(Postgres::start(PostgresOptions::default().own_clock()).await?)
             }
-            StoreName::MariaDb => Servers::MariaDb(MariaDb::start(MariaDbOptions::default()).await?),
-            StoreName::Mysql => Servers::Mysql(Mysql::start(MysqlOptions::default()).await?),
+            StoreName::MariaDb => {
+                Servers::MariaDb(MariaDb::start(MariaDbOptions::default().own_clock()).await?)
+            }
+            StoreName::Mysql => Servers::Mysql(Mysql::start(MysqlOptions::default().own_clock()).await?),
             // A connection for each name that is waited for, and some of processes that were killed.
             StoreName::PostgresSession => {
                 let options = PostgresOptions::default().set("max_connections", CONNECTIONS);
@@ -178,7 +180,20 @@ impl Servers {
         match self {
             Servers::Redis(it) => Ok(it.set_clock(millis)?),
             Servers::Postgres(it) => Ok(it.set_clock(millis)?),
+            Servers::MariaDb(it) => Ok(it.set_clock(millis)?),
+            Servers::Mysql(it) => Ok(it.set_clock(millis)?),
             _ => Err("these servers have no clock of their own".into()),
+        }
+    }
+
+    /// Let servers with different numbers hear nothing of each other, or let all hear each other.
+    pub(crate) fn part(&self, sides: Option<&[u8]>) {
+        match (self, sides) {
+            (Servers::Etcd(it), Some(sides)) => it.part(sides),
+            (Servers::Etcd(it), None) => it.join(),
+            (Servers::ZooKeeper(it), Some(sides)) => it.part(sides),
+            (Servers::ZooKeeper(it), None) => it.join(),
+            _ => {}
         }
     }
 

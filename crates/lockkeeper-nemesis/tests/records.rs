@@ -1,8 +1,9 @@
-//! Records that somebody else wrote into the lines of PostgreSQL, MariaDB, MySQL, etcd and ZooKeeper: absurd numbers, foreign bytes, ten megabytes. Whoever
-//! asks is answered in words.
+//! Records that somebody else wrote into the lines of SQLite, PostgreSQL, MariaDB, MySQL, etcd and ZooKeeper: absurd numbers, foreign bytes, ten megabytes.
+//! Whoever asks is answered in words.
 
 mod answers;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use answers::{HANG, ask_everything, note_panics, unharmed};
@@ -41,12 +42,54 @@ const ODD_VALUES: &[&str] = &[
     "bG9ja2tlZXBlcj0yCmtleT1zcG9pbGVkL3gKd2VpZ2h0PTEKY2FwYWNpdHk9MQpob3N0PWgKcGlkPTEKc2hhcmQ9Nwo=",
 ];
 
+/// What is written into a file of SQLite, beside odd numbers: ten megabytes, bytes that are no text, orders for a terminal, no id and a
+/// long one, a counter at its end or gone back, and a file of a later version.
+const ODD_CHANGES: &[&str] = &[
+    "lockkeeper_claim SET host = replace(hex(zeroblob(5000000)), '0', 'x')",
+    "lockkeeper_claim SET host = CAST(x'fffe0001' AS TEXT)",
+    "lockkeeper_claim SET owner = CAST(x'ff' AS TEXT), note = char(27) || ']0;x'",
+    "lockkeeper_claim SET id = x''",
+    "lockkeeper_claim SET id = zeroblob(10000000)",
+    "lockkeeper_store SET counter = 9223372036854775807",
+    "lockkeeper_store SET counter = -9223372036854775808",
+    "lockkeeper_store SET boot = CAST(x'ff' AS TEXT)",
+    "lockkeeper_store SET version = 2",
+];
+
 /// A store in which somebody can write whatever it likes.
 trait Hostile {
     /// Change a record, unless a rule of the store forbids it; whether it is another now.
     async fn spoil(&self, dice: &mut Dice) -> Result<bool, Trouble>;
     /// Leave nothing behind.
     async fn clear(&self) -> Result<(), Trouble>;
+}
+
+/// A file that everybody may write.
+struct File(PathBuf);
+
+impl File {
+    fn execute(&self, sql: &str) -> Result<usize, rusqlite::Error> {
+        let connection = rusqlite::Connection::open(&self.0)?;
+        connection.busy_timeout(Duration::from_secs(10))?;
+        connection.execute(sql, [])
+    }
+}
+
+impl Hostile for File {
+    async fn spoil(&self, dice: &mut Dice) -> Result<bool, Trouble> {
+        let (column, value) =
+            (NUMBERS[dice.index(NUMBERS.len())], ODD_NUMBERS[dice.index(ODD_NUMBERS.len())]);
+        let number = format!("lockkeeper_claim SET {column} = {value}");
+        let change = ODD_CHANGES.get(dice.index(ODD_CHANGES.len() * 2)).copied().unwrap_or(&number);
+        Ok(self.execute(&format!("UPDATE {change}")).is_ok_and(|it| 0 < it))
+    }
+
+    async fn clear(&self) -> Result<(), Trouble> {
+        self.execute("DELETE FROM lockkeeper_claim")?;
+        let counter = "CAST(10000 * unixepoch('subsec') AS INTEGER)";
+        self.execute(&format!("UPDATE lockkeeper_store SET version = 1, boot = '', counter = {counter}"))?;
+        Ok(())
+    }
 }
 
 impl Hostile for Postgres {
@@ -203,6 +246,48 @@ async fn survive(server: &impl Hostile, url: &str) -> Result<(), Trouble> {
     }
     if changed < ROUNDS / 2 {
         return Err(format!("only {changed} of {ROUNDS} records are not what they were").into());
+    }
+    Ok(unharmed()?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_written_into_rows_of_sqlite_everybody_is_answered() -> Result<(), Trouble> {
+    let folder = tempfile::tempdir()?;
+    let file = File(folder.path().join("locks.db"));
+    survive(&file, &url_of(&file.0)).await
+}
+
+fn url_of(file: &Path) -> String {
+    format!("sqlite:{}", file.display())
+}
+
+/// Not by rows: the bytes of the file are not what they were, or it ends early, while a lock is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_becomes_of_the_bytes_of_an_sqlite_file_everybody_is_answered() -> Result<(), Trouble> {
+    note_panics();
+    let (clock, mut dice) = (Clock::boot(), Dice::seeded(SEED));
+    for round in 0..ROUNDS {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("locks.db");
+        let (one, two) =
+            (lockkeeper::connect(&url_of(&file)).await?, lockkeeper::open(&url_of(&file)).await?);
+        let guard = one.lock("spoiled").await?;
+        let spoiled = if dice.below(2) == 0 { file.clone() } else { folder.path().join("locks.db-wal") };
+        let mut bytes = std::fs::read(&spoiled)?;
+        let (at, length) = (dice.index(bytes.len()), bytes.len());
+        match dice.below(3) {
+            0 => bytes.truncate(at),
+            1 => bytes[at..length.min(at + 5000)].fill(0xff),
+            _ => bytes.extend(vec![b'A'; 10_000_000]),
+        }
+        std::fs::write(&spoiled, bytes)?;
+        let other = two.locker.build();
+        let asked = Box::pin(ask_everything(&other, &*two.inspect, "spoiled"));
+        match clock.within(clock.now().after(HANG), asked).await {
+            None => return Err(format!("nobody answered in round {round}").into()),
+            Some(answer) => answer?,
+        }
+        drop(guard.release().await);
     }
     Ok(unharmed()?)
 }

@@ -29,7 +29,10 @@ fn torture(store: StoreName, faults: &[Fault]) -> Result<(), Trouble> {
 
 #[test]
 fn sqlite() -> Result<(), Trouble> {
-    torture(StoreName::Sqlite, &[Fault::Calm, Fault::ClientKill, Fault::ClientStop, Fault::CancelStorm])
+    torture(
+        StoreName::Sqlite,
+        &[Fault::Calm, Fault::ClientKill, Fault::ClientStop, Fault::CancelStorm, Fault::Fork],
+    )
 }
 
 #[test]
@@ -39,6 +42,7 @@ fn redis() -> Result<(), Trouble> {
         &[
             Fault::Calm,
             Fault::ClientStop,
+            Fault::RuntimeDrop,
             Fault::ServerKill,
             Fault::ConnectionsFull,
             Fault::NetDelay,
@@ -74,7 +78,7 @@ fn mariadb() -> Result<(), Trouble> {
 
 #[test]
 fn mysql() -> Result<(), Trouble> {
-    torture(StoreName::Mysql, &[Fault::NetVanish])
+    torture(StoreName::Mysql, &[Fault::NetVanish, Fault::ClockForward])
 }
 
 #[test]
@@ -99,5 +103,5 @@ fn etcd() -> Result<(), Trouble> {
 
 #[test]
 fn zookeeper() -> Result<(), Trouble> {
-    torture(StoreName::ZooKeeper, &[Fault::Failover])
+    torture(StoreName::ZooKeeper, &[Fault::Failover, Fault::LeaderParted])
 }

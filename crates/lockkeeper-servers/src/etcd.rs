@@ -1,9 +1,11 @@
 //! etcd: one server, or three that elect a leader.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Daemon, KitError, Port, ask, folder, retry_ports, start_all, within};
+use crate::between::{Door, Gates};
 use crate::process::{Launch, eventually};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
@@ -48,9 +50,12 @@ impl Etcd {
     /// If it is not installed or does not become ready; the text holds the end of its log.
     pub async fn start(options: EtcdOptions) -> Result<Etcd, KitError> {
         retry_ports(async || {
-            let mut servers = Etcd::prepare(1, &options)?;
-            start_all(servers.iter().map(|it| &it.daemon)).await?;
-            servers.pop().ok_or_else(|| KitError::new("no server was prepared"))
+            let (client, peer) = (Port::claim()?, Port::claim()?);
+            let number = peer.number();
+            let peers = format!("e0=http://127.0.0.1:{number}");
+            let server = Etcd::prepare(0, vec![client, peer], number, &peers, &options)?;
+            server.daemon.start().await?;
+            Ok(server)
         })
         .await
     }
@@ -166,32 +171,24 @@ impl Etcd {
         self.post("/v3/kv/range", &query).await
     }
 
-    /// Servers of one cluster, not running yet.
-    fn prepare(count: usize, options: &EtcdOptions) -> Result<Vec<Etcd>, KitError> {
-        let ports = (0..count).map(|_| Ok((Port::claim()?, Port::claim()?)));
-        let ports: Vec<(Port, Port)> = ports.collect::<Result<_, KitError>>()?;
-        let peers = ports.iter().enumerate();
-        let peers = peers.map(|(index, it)| format!("e{index}=http://127.0.0.1:{}", it.1.number()));
-        let peers = peers.collect::<Vec<_>>().join(",");
-        let servers = ports.into_iter().enumerate();
-        servers.map(|(index, ports)| Etcd::prepare_one(index, ports, &peers, options)).collect()
-    }
-
-    fn prepare_one(
+    /// One server, not running yet. Its ports are for clients and for its peers, who dial `known`.
+    fn prepare(
         index: usize,
-        (client, peer): (Port, Port),
+        ports: Vec<Port>,
+        known: u16,
         peers: &str,
         options: &EtcdOptions,
     ) -> Result<Etcd, KitError> {
         let folder = folder("etcd")?;
-        let number = client.number();
-        let (here, there) =
-            (format!("http://127.0.0.1:{number}"), format!("http://127.0.0.1:{}", peer.number()));
+        let at = |number: u16| format!("http://127.0.0.1:{number}");
+        let (number, peer) = (ports[0].number(), ports[1].number());
+        let (here, there) = (at(number), at(peer));
         let launch = Launch::new("etcd", "etcd-server", folder.path())
             .arg(format!("--name=e{index}"))
             .arg(format!("--data-dir={}", folder.path().join("data").display()))
             .args([format!("--listen-client-urls={here}"), format!("--advertise-client-urls={here}")])
-            .args([format!("--listen-peer-urls={there}"), format!("--initial-advertise-peer-urls={there}")])
+            .args([format!("--listen-peer-urls={there}")])
+            .args([format!("--initial-advertise-peer-urls={}", at(known))])
             .args([format!("--initial-cluster={peers}"), "--initial-cluster-state=new".to_owned()])
             .args(["--heartbeat-interval=100", "--election-timeout=1000"])
             .args(["--logger=zap", "--log-level=warn", "--log-outputs=stderr"])
@@ -203,7 +200,7 @@ impl Etcd {
                 answer => Err(KitError::new(answer)),
             }
         };
-        let daemon = Daemon::new(launch, folder, vec![client, peer], ready);
+        let daemon = Daemon::new(launch, folder, ports, ready);
         Ok(Etcd { daemon })
     }
 }
@@ -211,7 +208,8 @@ impl Etcd {
 /// Three etcd servers.
 #[derive(Debug)]
 pub struct EtcdCluster {
-    nodes: Vec<Etcd>,
+    nodes: Arc<Vec<Etcd>>,
+    gates: Gates,
 }
 
 impl EtcdCluster {
@@ -224,11 +222,35 @@ impl EtcdCluster {
     /// As for [`Etcd::start`].
     pub async fn start(options: EtcdOptions) -> Result<EtcdCluster, KitError> {
         retry_ports(async || {
-            let nodes = Etcd::prepare(3, &options)?;
+            // One for clients, one for the gate, one for peers behind it.
+            let ports = (0..3).map(|_| Ok(vec![Port::claim()?, Port::claim()?, Port::claim()?]));
+            let ports: Vec<Vec<Port>> = ports.collect::<Result<_, KitError>>()?;
+            let doors = ports.iter().enumerate().map(|(number, it)| Door {
+                number,
+                server: it[1].number(),
+                gate: it[2].number(),
+            });
+            let doors: Vec<Door> = doors.collect();
+            let peers = doors.iter().map(|it| format!("e{}=http://127.0.0.1:{}", it.number, it.gate));
+            let peers = peers.collect::<Vec<_>>().join(",");
+            let nodes = ports.into_iter().zip(&doors);
+            let nodes = nodes.map(|(it, door)| Etcd::prepare(door.number, it, door.gate, &peers, &options));
+            let nodes: Arc<Vec<Etcd>> = Arc::new(nodes.collect::<Result<_, _>>()?);
+            let gates = Gates::open(&nodes, &doors).await?;
             start_all(nodes.iter().map(|it| &it.daemon)).await?;
-            Ok(EtcdCluster { nodes })
+            Ok(EtcdCluster { nodes, gates })
         })
         .await
+    }
+
+    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server.
+    pub fn part(&self, sides: &[u8]) {
+        self.gates.part(sides);
+    }
+
+    /// Let all hear each other again.
+    pub fn join(&self) {
+        self.gates.join();
     }
 
     /// The three servers.
@@ -250,7 +272,7 @@ impl EtcdCluster {
     /// If there is none within thirty seconds.
     pub async fn leader(&self) -> Result<&Etcd, KitError> {
         eventually(SETTLE_MAX, async || {
-            for node in &self.nodes {
+            for node in self.nodes.iter() {
                 if node.leads().await.unwrap_or(false) {
                     return Ok(node);
                 }

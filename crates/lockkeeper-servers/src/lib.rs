@@ -5,6 +5,7 @@
 //! and prices that stores with a quorum share, and [`mod@runtime_drop`] drops the runtime of a caller in the middle of calls.
 
 mod ask;
+mod between;
 mod daemon;
 mod etcd;
 mod mysql;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports};
 use crate::process::Launch;
+use crate::wall_clock::WallClock;
 pub use flavour::Flavour;
 
 /// The database and the user that tests use.
@@ -31,10 +32,18 @@ pub struct MysqlServerOptions<F> {
     settings: Vec<String>,
     created_with: Vec<String>,
     tls: bool,
+    own_clock: bool,
     flavour: PhantomData<F>,
 }
 
 impl<F: Flavour> MysqlServerOptions<F> {
+    /// Give the server a wall clock of its own, which [`MysqlServer::set_clock`] sets.
+    #[must_use]
+    pub fn own_clock(mut self) -> Self {
+        self.own_clock = true;
+        self
+    }
+
     /// Set a variable of the server, such as `("wait-timeout", "5")`. Later settings win.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
@@ -62,6 +71,7 @@ impl<F: Flavour> MysqlServerOptions<F> {
 pub struct MysqlServer<F> {
     daemon: Daemon,
     tls: Option<Tls>,
+    clock: Option<WallClock>,
     flavour: PhantomData<F>,
 }
 
@@ -106,6 +116,17 @@ impl<F: Flavour> MysqlServer<F> {
         self.daemon.start_with(&[format!("--{name}={value}")]).await
     }
 
+    /// Let the server's wall clock differ by so many milliseconds from the machine's, from now on. For a server that
+    /// was started with [`MysqlServerOptions::own_clock`].
+    ///
+    /// # Errors
+    /// If it has the machine's clock, or the system refuses.
+    pub fn set_clock(&self, millis: i64) -> Result<(), KitError> {
+        let clock =
+            self.clock.as_ref().ok_or_else(|| KitError::new("this server has the machine's clock"))?;
+        clock.set(millis)
+    }
+
     /// The certificates, if the server was started with [`MysqlServerOptions::tls`].
     pub fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
@@ -146,8 +167,10 @@ impl<F: Flavour> MysqlServer<F> {
             .args([format!("--port={number}"), format!("--init-file={}", first.display())])
             .args(files)
             .args(&options.settings);
+        let clock = options.own_clock.then(|| WallClock::new(folder.path())).transpose()?;
+        let launch = clock.iter().fold(launch, |launch, it| it.rule(launch));
         let daemon = Daemon::new(launch, folder, vec![port], move || ask::mysql(number));
-        Ok(MysqlServer { daemon, tls, flavour: PhantomData })
+        Ok(MysqlServer { daemon, tls, clock, flavour: PhantomData })
     }
 }
 

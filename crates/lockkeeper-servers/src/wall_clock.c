@@ -1,7 +1,9 @@
 /* A wall clock that can be set: loaded before a server's own libraries, it adds an offset in microseconds that is
- * read anew from a mapped file each time. Only what tells the time of day is touched; the monotonic clock is not. */
+ * read anew from a mapped file each time. What tells the time of day and what waits for one is touched; the monotonic clock is
+ * not. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -44,4 +46,20 @@ time_t time(time_t *at) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (at) *at = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Whoever waits until a time of day means ours. The kernel knows another, so it is told for how long instead. A small number is
+ * no time of day: it counts from when the machine was started, by the clock that is not touched. */
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+    struct timespec now, at = *until;
+    if (until->tv_sec > 1000000000) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        long long nanos = (until->tv_sec - now.tv_sec) * 1000000000LL + until->tv_nsec - now.tv_nsec;
+        clock_gettime(CLOCK_MONOTONIC, &at);
+        nanos = (nanos < 0 ? 0 : nanos) + at.tv_nsec;
+        at.tv_sec += nanos / 1000000000;
+        at.tv_nsec = nanos % 1000000000;
+    }
+    return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &at);
 }

@@ -1,7 +1,7 @@
 //! A server whose wall clock can be set, forward and back, while it runs: a shim that is loaded into its process.
 //!
-//! For servers that wait for spans of time, as Redis and PostgreSQL do. The threads of MySQL and MariaDB wait until a time of day, by
-//! the kernel's clock, which no shim moves: they would sleep for as long as the clock was set forward, as they never do when the machine's is.
+//! The threads of MySQL and MariaDB wait until a time of day. The kernel goes by its own clock, so the shim tells it for how long
+//! instead, reckoned when the wait begins; waits that are under way when the clock is set end as they would have.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;

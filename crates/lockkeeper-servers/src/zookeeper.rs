@@ -3,9 +3,11 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Daemon, KitError, Port, Tls, ask, folder, retry_ports, start_all, within};
+use crate::between::{Door, Gates};
 use crate::process::{Launch, chosen, eventually, missing};
 
 const ASK_MAX: Duration = Duration::from_secs(10);
@@ -225,6 +227,8 @@ impl ZooKeeper {
             // Small and quick to start; the last one writes nothing outside our folder.
             .args(["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .args(["-cp", &jars.join(":")])
+            // Who dials is looked up among connections of this kind.
+            .arg("-Djava.net.preferIPv4Stack=true")
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true"])
             .args(&options.java_flags)
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
@@ -256,10 +260,22 @@ fn jars() -> Result<Vec<String>, KitError> {
     found.into_iter().collect()
 }
 
+/// The lines that describe all servers, for one of them: itself at its own ports, the others at their gates. Its own address is not a certain
+/// one: else it would tell the others to dial it there, past the gate, when they elect.
+fn as_seen_by(own: usize, doors: &[Door]) -> String {
+    let lines = doors.chunks(2).map(|it| {
+        let (host, port): (&str, fn(&Door) -> u16) =
+            if it[0].number == own { ("0.0.0.0", |it| it.server) } else { ("127.0.0.1", |it| it.gate) };
+        format!("server.{}={host}:{}:{}", it[0].number + 1, port(&it[0]), port(&it[1]))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Three ZooKeeper servers.
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
-    nodes: Vec<ZooKeeper>,
+    nodes: Arc<Vec<ZooKeeper>>,
+    gates: Gates,
 }
 
 impl ZooKeeperEnsemble {
@@ -272,21 +288,33 @@ impl ZooKeeperEnsemble {
     /// As for [`ZooKeeper::start`].
     pub async fn start(options: ZooKeeperOptions) -> Result<ZooKeeperEnsemble, KitError> {
         retry_ports(async || {
-            // One for clients, one to follow the leader, one to elect it.
-            let ports = (0..3).map(|_| Ok(vec![Port::claim()?, Port::claim()?, Port::claim()?]));
+            // One for clients, one to follow the leader, one to elect it, and a gate before each of the last two.
+            let ports = (0..3).map(|_| (0..5).map(|_| Port::claim()).collect());
             let ports: Vec<Vec<Port>> = ports.collect::<Result<_, KitError>>()?;
-            let lines = ports.iter().enumerate().map(|(index, it)| {
-                let (follow, elect) = (it[1].number(), it[2].number());
-                format!("server.{}=127.0.0.1:{follow}:{elect}", index + 1)
+            let doors = ports.iter().enumerate().flat_map(|(number, it)| {
+                [1, 2].map(|at| Door { number, server: it[at].number(), gate: it[at + 2].number() })
             });
-            let lines = lines.collect::<Vec<_>>().join("\n");
+            let doors: Vec<Door> = doors.collect();
             let nodes = ports.into_iter().enumerate();
-            let nodes = nodes.map(|(index, it)| ZooKeeper::prepare(&options, it, Some((index + 1, &lines))));
-            let nodes: Vec<ZooKeeper> = nodes.collect::<Result<_, _>>()?;
+            let nodes = nodes.map(|(number, it)| {
+                ZooKeeper::prepare(&options, it, Some((number + 1, &as_seen_by(number, &doors))))
+            });
+            let nodes: Arc<Vec<ZooKeeper>> = Arc::new(nodes.collect::<Result<_, _>>()?);
+            let gates = Gates::open(&nodes, &doors).await?;
             start_all(nodes.iter().map(|it| &it.daemon)).await?;
-            Ok(ZooKeeperEnsemble { nodes })
+            Ok(ZooKeeperEnsemble { nodes, gates })
         })
         .await
+    }
+
+    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server.
+    pub fn part(&self, sides: &[u8]) {
+        self.gates.part(sides);
+    }
+
+    /// Let all hear each other again.
+    pub fn join(&self) {
+        self.gates.join();
     }
 
     /// The three servers.
@@ -309,7 +337,7 @@ impl ZooKeeperEnsemble {
     /// If there is none within thirty seconds.
     pub async fn leader(&self) -> Result<&ZooKeeper, KitError> {
         eventually(SETTLE_MAX, async || {
-            for node in &self.nodes {
+            for node in self.nodes.iter() {
                 if node.leads().await.unwrap_or(false) {
                     return Ok(node);
                 }

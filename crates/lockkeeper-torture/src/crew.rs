@@ -70,6 +70,10 @@ pub enum Order {
     Work,
     /// Ask and go away.
     Storm,
+    /// Go on in another runtime; what is under way goes with the old one.
+    DropRuntime,
+    /// Fork while a lock is held.
+    Fork,
 }
 
 /// What remains when all have come to an end.
@@ -186,7 +190,12 @@ impl Crew {
     /// # Errors
     /// If one has ended by itself.
     pub async fn tell(&mut self, order: Order) -> Result<(), Trouble> {
-        let line: &[u8] = if order == Order::Storm { b"storm\n" } else { b"work\n" };
+        let line: &[u8] = match order {
+            Order::Work => b"work\n",
+            Order::Storm => b"storm\n",
+            Order::DropRuntime => b"drop\n",
+            Order::Fork => b"fork\n",
+        };
         for member in &mut self.members {
             member.orders.write_all(line).await.map_err(|it| format!("{} is gone: {it}", member.name))?;
         }

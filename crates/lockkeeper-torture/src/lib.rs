@@ -29,6 +29,7 @@ mod how;
 mod keys;
 mod log;
 mod order;
+mod orders;
 mod rhythm;
 mod user;
 mod verdict;
@@ -44,7 +45,7 @@ pub use order::Passed;
 pub use user::{Wish, torture};
 pub use verdict::{Episode, Verdict};
 pub use witness::{Counts, Witness};
-pub use worker::helper;
+pub use worker::{Fork, helper};
 
 /// What went wrong with the torture itself.
 pub type Trouble = Box<dyn std::error::Error + Send + Sync>;

@@ -1,7 +1,7 @@
 //! A process that fights for locks: its tasks ask, hold, look, write and give back, and write down what they believe.
 //!
 //! The parent starts it with a hidden word and tells it by lines of its input what to do: its task first, then `work`,
-//! `storm` (ask and go away), `stop`. It ends with its input.
+//! `storm` (ask and go away), `drop` (go on in another runtime), `fork`. It ends with its input.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +21,7 @@ use crate::grip::Grip;
 use crate::how::How;
 use crate::keys::{self, Kind};
 use crate::log::Log;
+use crate::orders::{self, Ended, Forks, Heard, Mode};
 use crate::rhythm::{Crowd, Rhythm};
 
 /// The hidden first argument that makes a program a worker.
@@ -90,9 +91,14 @@ impl Job {
     }
 }
 
-/// If the arguments (without the program's name) call for a worker: be it, and tell the exit code.
-pub fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
-    (args.next()? == WORKER).then(|| match work() {
+/// Do this in a fork of the process, which then ends as programs end; whether it was true there. A part of this crate's users, because
+/// not all of them can fork.
+pub type Fork = fn(&dyn Fn() -> bool) -> std::result::Result<bool, Trouble>;
+
+/// If the arguments (without the program's name) call for a worker: be it, and tell the exit code. It forks by `fork` when it
+/// is told to.
+pub fn helper(mut args: impl Iterator<Item = OsString>, fork: Option<Fork>) -> Option<u8> {
+    (args.next()? == WORKER).then(|| match work(fork) {
         Ok(()) => 0,
         Err(error) => {
             let _ = std::io::Write::write_fmt(
@@ -104,71 +110,99 @@ pub fn helper(mut args: impl Iterator<Item = OsString>) -> Option<u8> {
     })
 }
 
-fn work() -> std::result::Result<(), Trouble> {
+fn work(fork: Option<Fork>) -> std::result::Result<(), Trouble> {
     // A worker that stands still would not notice that its parent is gone.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let job = Job::read(&line).ok_or("no job")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (orders, mode) = watch::channel(Mode::Work);
-    std::thread::spawn(move || obey(&orders));
-    runtime.block_on(fight(job, mode))
-}
-
-/// What the tasks do now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Work,
-    Storm,
-    Stop,
-}
-
-/// Until the input ends.
-fn obey(orders: &watch::Sender<Mode>) {
-    for line in std::io::stdin().lines() {
-        let mode = match line.as_deref() {
-            Ok("work") => Mode::Work,
-            Ok("storm") => Mode::Storm,
-            _ => break,
-        };
-        orders.send_replace(mode);
+    let (orders, mut heard) = orders::channel(fork);
+    std::thread::spawn(move || orders.obey());
+    let mut life = Life::begin(job)?;
+    loop {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let ended = runtime.block_on(life.fight(&mut heard))?;
+        // Whatever is still under way goes with it.
+        drop(runtime);
+        if ended == Ended::Over {
+            return Ok(());
+        }
     }
-    orders.send_replace(Mode::Stop);
 }
 
-async fn fight(job: Job, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
-    let clock = Clock::boot();
-    let log = Arc::new(Log::create(&job.folder.join(format!("{}.history", job.name)))?);
-    let how = How::new(clock.clone(), Arc::clone(&log));
-    let locker = open(&job, &how, &clock).await?;
-    let mut dice = Dice::seeded(job.seed);
-    let mut tasks = JoinSet::new();
-    for number in 0..job.tasks {
-        let task = Task {
-            locker: locker.clone(),
-            clock: clock.clone(),
-            log: Arc::clone(&log),
+/// What a worker keeps when its runtime goes.
+struct Life {
+    job: Job,
+    clock: Clock,
+    log: Arc<Log>,
+    how: How,
+    dice: Dice,
+    locker: Option<Locker>,
+    /// How many runtimes it has had.
+    runtimes: u64,
+}
+
+impl Life {
+    fn begin(job: Job) -> std::result::Result<Self, Trouble> {
+        let clock = Clock::boot();
+        let log = Arc::new(Log::create(&job.folder.join(format!("{}.history", job.name)))?);
+        let how = How::new(clock.clone(), Arc::clone(&log), job.ttl);
+        let dice = Dice::seeded(job.seed);
+        Ok(Life { job, clock, log, how, dice, locker: None, runtimes: 0 })
+    }
+
+    /// Until the input ends, or the runtime is to go.
+    async fn fight(&mut self, heard: &mut Heard) -> std::result::Result<Ended, Trouble> {
+        let locker = match &self.locker {
+            Some(it) => it.clone(),
+            None => open(&self.job, &self.how, &self.clock).await?,
+        };
+        self.locker = Some(locker.clone());
+        self.runtimes += 1;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(heard.end_of_runtime());
+        for number in 0..self.job.tasks {
+            let task = self.task(number, locker.clone(), heard.forks.clone()).await?;
+            tasks.spawn(task.run(heard.mode.clone()));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            if ended?? == Ended::Runtime {
+                // In the middle of whatever they do.
+                tasks.detach_all();
+                return Ok(Ended::Runtime);
+            }
+        }
+        // What could not be given back is the store's to forget: the parent looks.
+        drop(locker.shutdown(Duration::from_secs(10)).await);
+        Ok(Ended::Over)
+    }
+
+    async fn task(
+        &mut self,
+        number: usize,
+        locker: Locker,
+        forks: Forks,
+    ) -> std::result::Result<Task, Trouble> {
+        let job = &self.job;
+        Ok(Task {
+            locker,
+            clock: self.clock.clone(),
+            log: Arc::clone(&self.log),
             calls: Calls::to(&job.witness, &job.name).await?,
-            dice: dice.fork(),
-            how: how.clone(),
+            dice: self.dice.fork(),
+            how: self.how.clone(),
             pace: Rhythm::new(job.ttl, job.gentle),
+            forks,
             prefix: job.prefix.clone(),
             place: (job.place, job.of),
             ttl: job.ttl,
             storm_ttl: job.storm_ttl,
-            next: (number as u64) << 40,
+            // No number twice.
+            next: (number as u64) << 40 | self.runtimes << 32,
             only_mutexes: false,
-        };
-        tasks.spawn(task.run(mode.clone()));
+        })
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    // What could not be given back is the store's to forget: the parent looks.
-    drop(locker.shutdown(Duration::from_secs(10)).await);
-    Ok(())
 }
 
 /// Its server may be down just now.
@@ -191,6 +225,7 @@ struct Task {
     dice: Dice,
     how: How,
     pace: Rhythm,
+    forks: Forks,
     prefix: String,
     place: (usize, usize),
     ttl: Duration,
@@ -201,11 +236,11 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mode: watch::Receiver<Mode>) -> std::result::Result<(), Trouble> {
+    async fn run(mut self, mode: watch::Receiver<Mode>) -> std::result::Result<Ended, Trouble> {
         loop {
             let now = *mode.borrow();
             match now {
-                Mode::Stop => return Ok(()),
+                Mode::Stop => return Ok(Ended::Over),
                 Mode::Storm => self.come_and_go().await?,
                 Mode::Work => self.round().await?,
             }
@@ -304,6 +339,9 @@ impl Task {
     ) -> std::result::Result<(), Trouble> {
         let span = self.pace.hold(self.clock.now(), crowd, &mut self.dice);
         self.watch(id, &grip, span).await;
+        if !self.forks.make(&|| !grip.is_valid())? {
+            self.log.late(id, "a fork of its process takes it for its own");
+        }
         // Half of them look once more before they write, the others trust that it went well. Also between the look and
         // the write a process may be stopped for as long as you like. Both is E, and must not become F.
         let looks = self.dice.below(2) == 0;

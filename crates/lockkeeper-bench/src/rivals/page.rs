@@ -209,7 +209,8 @@ impl Line {
     }
 }
 
-fn told(world: World, it: &Figures) -> String {
+/// What somebody reached in a world, as a cell.
+pub(super) fn told(world: World, it: &Figures) -> String {
     let mut out = match world {
         World::Free => format!("{:.0}/s · {:.0} µs", it.rate, it.cycle),
         World::Alone => {

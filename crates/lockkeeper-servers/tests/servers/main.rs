@@ -2,6 +2,7 @@
 
 mod mysql;
 mod others;
+mod parted;
 mod process;
 mod redis;
 
