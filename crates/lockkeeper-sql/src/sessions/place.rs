@@ -171,7 +171,7 @@ impl<W: Conversation> SessionPlace<W> {
             if let Some(turn) = self.try_shared(claimed, state, &shared, called).await? {
                 return Ok(turn);
             }
-            leases.note(claimed.lock, Some(Duration::ZERO), now);
+            leases.met(claimed.lock, false, now);
         }
         if !self.claim.patient {
             return Ok(Turn::wait(self.claim.ttl / 3, None));

@@ -12,11 +12,9 @@ use super::conversation::{Conversation, Trouble as _};
 use super::place::{AT_ONCE, PAUSE_MAX, TAKING};
 use super::{Claimed, Lease, Leases, Store};
 
-/// For how long an answer is soon where the last wait for this name was short: a hand-off or two.
-const SOON_MIN: Duration = Duration::from_millis(10);
-
-/// The same where it was long.
-const SOON_MAX: Duration = Duration::from_millis(100);
+/// For how long whoever asks hears the answer itself, where the name is handed on. Longer than our own thread sleeps: a timer that
+/// is due earlier than its others would wake it, for each wait.
+const SOON: Duration = Duration::from_millis(150);
 
 /// What a wait needs: whose it is, the session that waits, and the one that can be asked about it.
 pub(super) struct Wait<W: Conversation> {
@@ -50,8 +48,7 @@ pub(super) async fn begin<W: Conversation>(wait: Wait<W>, tell: Tell<W>) {
 impl<W: Conversation> Wait<W> {
     /// Whoever is likely to be let in soon need not ask whether it stands in the line: it stands there, or it has the lock.
     fn patience(&self) -> Duration {
-        let expected = self.leases.expected(&self.claimed.lock);
-        if expected.is_zero() { AT_ONCE } else { expected.clamp(SOON_MIN, SOON_MAX) }
+        if self.leases.is_handed_on(&self.claimed.lock) { SOON } else { AT_ONCE }
     }
 }
 
@@ -97,7 +94,11 @@ async fn let_in<W: Conversation>(wait: Arc<Wait<W>>) -> Told<W::Mark> {
     let now = store.clock.now();
     // Where somebody waited a moment ago somebody waits again, most likely, and is not known to us for a while.
     let waited = taken.waited || leases.is_contended(&claimed.lock, now);
-    leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
+    if taken.waited {
+        leases.met(claimed.lock, true, now);
+    } else {
+        leases.free(&claimed.lock);
+    }
     lease.granted(claimed.lock, claimed.claim.id, taken.mark, waited);
     lease.wire.stands_here(claimed, taken.counter, taken.server);
     match lease.let_in(sent_at, taken.server).await {
