@@ -343,3 +343,15 @@ async fn whoever_goes_away_as_a_wait_begins_is_not_waited_for() {
     held(&mut second).await;
     second.leave().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_end_of_a_session_is_told_while_a_caller_hears_it() {
+    let server = OnPostgres::start(&[]).await;
+    let here = locker(open::<OnPostgres>(&server.url()).await, LONG);
+    alone(&here).await;
+    let guard = here.lock("orders/42").await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
+    server.sql(end).await;
+    // No beat is due for long.
+    within(guard.lost()).await;
+}
