@@ -92,7 +92,15 @@ fn meant(word: &str) -> Vec<&'static str> {
     group.unwrap_or_else(|| SUITES.iter().map(|it| it.0).filter(|it| *it == word).collect())
 }
 
+/// Suites, and after them perhaps a word that the wanted steps of a suite have in them: for those who try something.
 fn run(words: &[String]) -> Answer<()> {
+    let words = match words.split_last() {
+        Some((step, suites)) if !suites.is_empty() && meant(step).is_empty() => {
+            report::only(step);
+            suites
+        }
+        _ => words,
+    };
     if let Some(unknown) = words.iter().find(|it| meant(it).is_empty()) {
         let suites = SUITES.iter().map(|it| it.0);
         let known: Vec<_> = GROUPS.iter().map(|it| it.0).chain(suites).collect();

@@ -1,6 +1,7 @@
 //! The table that a run ends with: ours, theirs, the ratio, and the bound it must keep.
 
 use std::io::Write;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// One comparison.
@@ -83,6 +84,24 @@ impl Row {
             Bound::Shown => true,
         }
     }
+}
+
+/// The word that steps of a suite have in common if not all are wanted.
+static ONLY: OnceLock<String> = OnceLock::new();
+
+/// Take only the steps whose words have this in them.
+pub(crate) fn only(word: &str) {
+    // It is said once, on the command line.
+    let _ = ONLY.set(word.to_owned());
+}
+
+/// Whether this step of a suite is wanted. Told to whoever watches if it is.
+pub(crate) fn begins(step: &str) -> bool {
+    let wanted = ONLY.get().is_none_or(|it| step.contains(it.as_str()));
+    if wanted {
+        say(step);
+    }
+    wanted
 }
 
 /// Tell whoever watches.

@@ -4,6 +4,10 @@
 //! that thread and its answer back, which costs a lone caller more than the server does. So a caller that is the only one
 //! who waits polls the connection in its own task: what it asks is written to the socket at once. As soon as two wait, or
 //! nobody, our own thread polls, and a caller that is not polled any more holds up nobody but itself.
+//!
+//! Where the driver lets us, the socket itself is [lent](lending) to the event loop of such a caller.
+
+mod lending;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,8 +15,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use lockkeeper_core::kit::locked;
-use tokio::runtime::Handle;
+use lockkeeper_core::Clock;
+use lockkeeper_core::clock::Sleep;
+use lockkeeper_core::kit::{caller_runtime, locked};
+use tokio::runtime::{Handle, Id};
+
+pub(crate) use lending::Socket;
+use lending::{LOOK_EVERY, Lending};
 
 /// How often the work is polled at once while it wakes itself, before our own thread goes on.
 const ROUNDS_MAX: u32 = 32;
@@ -25,6 +34,8 @@ pub(crate) struct Joint(Arc<Shared>);
 
 struct Shared {
     work: Mutex<Option<Work>>,
+    /// There if the socket can be lent. Used by whoever polls the work.
+    lending: Option<Mutex<Lending>>,
     crew: Arc<Crew>,
 }
 
@@ -32,8 +43,8 @@ struct Shared {
 struct Crew(Mutex<State>);
 
 struct State {
-    /// Those who wait for answers, and how to wake each.
-    askers: Vec<(u64, Waker)>,
+    /// Those who wait for answers.
+    askers: Vec<Asking>,
     asked: u64,
     /// The task on our own thread.
     own: Option<Waker>,
@@ -44,6 +55,13 @@ struct State {
     /// An asker was woken to poll the work, and has not done so yet.
     owed: bool,
     life: Life,
+}
+
+/// One who waits: how to wake it, and the runtime of the task that polled it last, if that is a caller's.
+struct Asking {
+    id: u64,
+    waker: Waker,
+    from: Option<Id>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +84,7 @@ impl Wake for Crew {
             state.again = true;
             return;
         }
-        let alone = if let [(_, asker)] = &state.askers[..] { Some(asker.clone()) } else { None };
+        let alone = if let [only] = &state.askers[..] { Some(only.waker.clone()) } else { None };
         // Whoever was woken before and did not come may never come.
         let own = if alone.is_none() || state.owed { state.own.clone() } else { None };
         state.owed = alone.is_some();
@@ -76,8 +94,12 @@ impl Wake for Crew {
 }
 
 impl Joint {
-    /// Begin, on this runtime where nobody else is alone with the work.
-    pub(crate) fn start(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Self {
+    /// Begin, on this runtime where nobody else is alone with the work. A socket that is given can be lent.
+    pub(crate) fn start(
+        runtime: &Handle,
+        work: impl Future<Output = ()> + Send + 'static,
+        socket: Option<&Arc<dyn Socket>>,
+    ) -> Self {
         let state = State {
             askers: Vec::new(),
             asked: 0,
@@ -89,16 +111,18 @@ impl Joint {
         };
         // Whoever polls it has a budget of its own, which must not run out in the middle of another's answer.
         let work: Work = Box::pin(tokio::task::unconstrained(work));
-        let shared =
-            Arc::new(Shared { work: Mutex::new(Some(work)), crew: Arc::new(Crew(Mutex::new(state))) });
-        let joint = Joint(shared);
-        runtime.spawn(Own(joint.clone()));
+        let joint = Joint(Arc::new(Shared {
+            work: Mutex::new(Some(work)),
+            lending: socket.map(|it| Mutex::new(Lending::new(it))),
+            crew: Arc::new(Crew(Mutex::new(state))),
+        }));
+        runtime.spawn(Own { joint: joint.clone(), look: None });
         joint
     }
 
     /// Wait for an answer of the connection, and do its work meanwhile if nobody else waits.
     pub(crate) async fn ask<T>(&self, mut answer: Pin<&mut impl Future<Output = T>>) -> T {
-        let mut asker = Asker { shared: &self.0, id: None };
+        let mut asker = Asker { shared: &self.0, id: None, bell: Arc::default() };
         std::future::poll_fn(|cx| asker.poll(answer.as_mut(), cx)).await
     }
 
@@ -134,6 +158,31 @@ impl Shared {
         true
     }
 
+    /// Somebody has begun to wait, from a task of this runtime, and has the right to poll the work.
+    fn lend(&self, from: Option<&Handle>) {
+        let Some(lending) = &self.lending else { return };
+        let is_alone = locked(&self.crew.0).askers.len() == 1;
+        if locked(lending).asked(from.filter(|_| is_alone)) {
+            let own = locked(&self.crew.0).own.clone();
+            own.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Our own thread looks after a socket that is lent. The answer is whether it is.
+    fn look(&self) -> bool {
+        let Some(lending) = &self.lending else { return false };
+        // Whoever polls the work at this moment is moving.
+        if self.begin() {
+            let _busy = Busy(self);
+            let (asked, waits) = {
+                let state = locked(&self.crew.0);
+                (state.asked, !state.askers.is_empty())
+            };
+            locked(lending).look(asked, waits);
+        }
+        locked(lending).is_lent()
+    }
+
     /// Poll the work, unless somebody does.
     fn poll_work(&self) {
         if self.begin() {
@@ -146,20 +195,29 @@ impl Shared {
         let _quiet = Quiet(&self.crew);
         let waker = Waker::from(self.crew.clone());
         for _ in 0..ROUNDS_MAX {
-            let is_open = locked(&self.crew.0).life == Life::Open;
-            if !is_open || self.poll_once(&waker) {
+            if !self.begin_round() || self.poll_once(&waker) {
                 let work = locked(&self.work).take();
                 // Whoever waits for an answer learns by this that none will come.
                 drop(work);
                 locked(&self.crew.0).life = Life::Over;
                 return;
             }
-            let mut state = locked(&self.crew.0);
-            if !std::mem::take(&mut state.again) && state.life == Life::Open {
+            let state = locked(&self.crew.0);
+            if !state.again && state.life == Life::Open {
                 return;
             }
         }
         locked(&self.crew.0).again = true;
+    }
+
+    /// What came before this is seen by the poll that follows, by the event loop of whoever waits. Whether there is one.
+    fn begin_round(&self) -> bool {
+        let mut state = locked(&self.crew.0);
+        state.again = false;
+        if let Some(lending) = &self.lending {
+            locked(lending).serve(state.askers.iter().map(|it| it.from));
+        }
+        state.life == Life::Open
     }
 
     /// Whether the work is done. A panic in it ends it, and not its caller.
@@ -188,35 +246,45 @@ impl Drop for Quiet<'_> {
 struct Asker<'a> {
     shared: &'a Shared,
     id: Option<u64>,
+    bell: Arc<Bell>,
 }
 
 impl Asker<'_> {
-    fn poll<T>(&mut self, mut answer: Pin<&mut impl Future<Output = T>>, cx: &mut Context<'_>) -> Poll<T> {
-        self.sit(cx.waker());
+    fn poll<T>(&mut self, mut answer: Pin<&mut impl Future<Output = T>>, cx: &Context<'_>) -> Poll<T> {
+        let from = self.shared.lending.as_ref().and_then(|_| caller_runtime());
+        let is_new = self.sit(cx.waker(), from.as_ref());
+        let waker = Waker::from(self.bell.clone());
+        let mut heard = Context::from_waker(&waker);
+        let is_there = self.bell.come();
         // What is asked now is sent by us, in the same go.
-        if !self.shared.begin() {
-            return answer.poll(cx);
+        let busy = self.shared.begin().then(|| Busy(self.shared));
+        if is_new && busy.is_some() {
+            self.shared.lend(from.as_ref());
         }
-        let busy = Busy(self.shared);
-        if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+        if (is_new || is_there)
+            && let Poll::Ready(answer) = answer.as_mut().poll(&mut heard)
+        {
             return Poll::Ready(answer);
         }
         drop(busy);
-        answer.poll(cx)
+        if self.bell.go(cx.waker()) { answer.poll(&mut heard) } else { Poll::Pending }
     }
 
-    fn sit(&mut self, waker: &Waker) {
-        let mut state = locked(&self.shared.crew.0);
+    /// Whether it was not there before.
+    fn sit(&mut self, waker: &Waker, from: Option<&Handle>) -> bool {
+        let (mut state, from) = (locked(&self.shared.crew.0), from.map(Handle::id));
         if let Some(id) = self.id {
-            if let Some(known) = state.askers.iter_mut().find(|it| it.0 == id) {
-                known.1.clone_from(waker);
+            if let Some(known) = state.askers.iter_mut().find(|it| it.id == id) {
+                known.waker.clone_from(waker);
+                known.from = from;
             }
-            return;
+            return false;
         }
         let id = state.asked;
         state.asked += 1;
-        state.askers.push((id, waker.clone()));
+        state.askers.push(Asking { id, waker: waker.clone(), from });
         self.id = Some(id);
+        true
     }
 }
 
@@ -224,11 +292,53 @@ impl Drop for Asker<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let mut state = locked(&self.shared.crew.0);
-        state.askers.retain(|it| it.0 != id);
+        state.askers.retain(|it| it.id != id);
         // It may have been woken for the work, and goes away.
         let own = if std::mem::take(&mut state.owed) { state.own.clone() } else { None };
         drop(state);
         own.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// How an asker hears of its answer. Most often it has read that itself: then its task is not woken, which costs as much as
+/// reading it.
+#[derive(Default)]
+struct Bell(Mutex<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    /// The asker's task, while it does not poll.
+    asleep: Option<Waker>,
+    rung: bool,
+}
+
+impl Bell {
+    /// The asker polls. Whether there is an answer.
+    fn come(&self) -> bool {
+        let mut ring = locked(&self.0);
+        ring.asleep = None;
+        std::mem::take(&mut ring.rung)
+    }
+
+    /// It will be woken from now on. Whether there is an answer already.
+    fn go(&self, waker: &Waker) -> bool {
+        let mut ring = locked(&self.0);
+        ring.asleep = Some(waker.clone());
+        std::mem::take(&mut ring.rung)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut ring = locked(&self.0);
+        ring.rung = true;
+        let asleep = ring.asleep.take();
+        drop(ring);
+        asleep.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -242,15 +352,37 @@ impl Drop for Busy<'_> {
 }
 
 /// The task on our own thread.
-struct Own(Joint);
+struct Own {
+    joint: Joint,
+    /// When to look after a socket that is lent.
+    look: Option<Pin<Box<Sleep>>>,
+}
+
+impl Own {
+    fn look_after_the_socket(&mut self, cx: &mut Context<'_>) {
+        let shared = &*self.joint.0;
+        if !shared.lending.as_ref().is_some_and(|it| locked(it).is_lent()) {
+            self.look = None;
+            return;
+        }
+        let pause = || Box::pin(Clock::boot().sleep(LOOK_EVERY));
+        while self.look.get_or_insert_with(pause).as_mut().poll(cx).is_ready() {
+            self.look = None;
+            if !shared.look() {
+                return;
+            }
+        }
+    }
+}
 
 impl Future for Own {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let shared = &*self.0.0;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let shared = self.joint.0.clone();
         locked(&shared.crew.0).own = Some(cx.waker().clone());
         shared.poll_work();
+        self.look_after_the_socket(cx);
         if locked(&shared.crew.0).life == Life::Over { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -258,177 +390,9 @@ impl Future for Own {
 impl Drop for Own {
     fn drop(&mut self) {
         // The runtime ends, and the connection's socket with it.
-        self.0.end();
+        self.joint.end();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::runtime::{Builder, Runtime};
-    use tokio::sync::{mpsc, oneshot};
-
-    use super::*;
-
-    type Asking<'a> = Pin<Box<dyn Future<Output = Option<&'static str>> + 'a>>;
-    type Question = (oneshot::Receiver<()>, oneshot::Sender<&'static str>);
-
-    /// A connection whose server answers when it is told to, one question after the other.
-    struct Site {
-        /// It runs only when a test says so.
-        own: Runtime,
-        joint: Joint,
-        questions: mpsc::UnboundedSender<Question>,
-    }
-
-    impl Site {
-        fn new() -> Self {
-            let own = Builder::new_current_thread().build().unwrap();
-            let (questions, mut inbox) = mpsc::unbounded_channel::<Question>();
-            let joint = Joint::start(own.handle(), async move {
-                while let Some((server, reply)) = inbox.recv().await {
-                    server.await.expect("as planned: a server that vanishes");
-                    let _ = reply.send("answer");
-                }
-            });
-            let site = Site { own, joint, questions };
-            site.run_own();
-            site
-        }
-
-        /// A question, and what lets the server answer it.
-        fn ask(&self) -> (Asking<'_>, oneshot::Sender<()>) {
-            let (answer, server) = oneshot::channel();
-            let asking = async move {
-                let (reply, heard) = oneshot::channel();
-                self.questions.send((server, reply)).ok()?;
-                heard.await.ok()
-            };
-            (Box::pin(async move { self.joint.ask(std::pin::pin!(asking)).await }), answer)
-        }
-
-        fn run_own(&self) {
-            self.own.block_on(async {
-                for _ in 0..10 {
-                    tokio::task::yield_now().await;
-                }
-            });
-        }
-    }
-
-    /// A task that counts how often it is woken. Relaxed: on one thread.
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A caller's task, polled by hand.
-    #[derive(Default)]
-    struct Task(Arc<Woken>);
-
-    impl Task {
-        fn poll<T>(&self, future: &mut Pin<Box<dyn Future<Output = T> + '_>>) -> Poll<T> {
-            self.0.0.store(0, Ordering::Relaxed);
-            future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.0.clone())))
-        }
-
-        fn is_woken(&self) -> bool {
-            self.0.0.load(Ordering::Relaxed) != 0
-        }
-    }
-
-    #[test]
-    fn whoever_is_alone_does_the_work_itself() {
-        let (site, task) = (Site::new(), Task::default());
-        let (mut asking, server) = site.ask();
-        assert_eq!(task.poll(&mut asking), Poll::Pending);
-        server.send(()).unwrap();
-        assert!(task.is_woken());
-        assert_eq!(task.poll(&mut asking), Poll::Ready(Some("answer")), "our own thread did nothing");
-        let (mut asking, server) = site.ask();
-        server.send(()).unwrap();
-        assert_eq!(task.poll(&mut asking), Poll::Ready(Some("answer")), "asked and answered in one go");
-    }
-
-    #[test]
-    fn whoever_is_not_polled_holds_up_nobody() {
-        let (site, [stuck, task]) = (Site::new(), [Task::default(), Task::default()]);
-        let (mut never, first) = site.ask();
-        assert_eq!(stuck.poll(&mut never), Poll::Pending);
-        let (mut asking, second) = site.ask();
-        assert_eq!(task.poll(&mut asking), Poll::Pending);
-        first.send(()).unwrap();
-        assert!(!task.is_woken(), "two wait: it is for our own thread");
-        second.send(()).unwrap();
-        site.run_own();
-        assert!(task.is_woken() && stuck.is_woken(), "both are answered");
-        assert_eq!(task.poll(&mut asking), Poll::Ready(Some("answer")));
-    }
-
-    #[test]
-    fn whoever_was_woken_and_does_not_come_is_not_waited_for() {
-        let (site, [stuck, task]) = (Site::new(), [Task::default(), Task::default()]);
-        let (mut never, server) = site.ask();
-        assert_eq!(stuck.poll(&mut never), Poll::Pending);
-        server.send(()).unwrap();
-        assert!(stuck.is_woken(), "it was alone");
-        // It goes away instead, and the next one is alone.
-        drop(never);
-        site.run_own();
-        let (mut asking, server) = site.ask();
-        server.send(()).unwrap();
-        assert_eq!(task.poll(&mut asking), Poll::Ready(Some("answer")));
-    }
-
-    #[test]
-    fn the_work_of_one_who_goes_away_is_done_by_our_own_thread() {
-        let (site, task) = (Site::new(), Task::default());
-        let (mut asking, server) = site.ask();
-        assert_eq!(task.poll(&mut asking), Poll::Pending);
-        drop(asking);
-        let (mut reply, heard) = {
-            let (reply, heard) = oneshot::channel();
-            (Some(reply), heard)
-        };
-        let (open, done) = oneshot::channel();
-        site.questions.send((done, reply.take().unwrap())).unwrap();
-        open.send(()).unwrap();
-        server.send(()).unwrap();
-        site.run_own();
-        assert_eq!(site.own.block_on(heard), Ok("answer"));
-    }
-
-    #[test]
-    fn the_end_drops_the_work_and_tells_whoever_waits() {
-        let (site, task) = (Site::new(), Task::default());
-        let (mut asking, _server) = site.ask();
-        assert_eq!(task.poll(&mut asking), Poll::Pending);
-        site.joint.end();
-        assert!(task.is_woken());
-        assert_eq!(task.poll(&mut asking), Poll::Ready(None));
-        assert!(site.questions.is_closed());
-        let (mut asking, _server) = site.ask();
-        assert_eq!(task.poll(&mut asking), Poll::Ready(None));
-    }
-
-    #[test]
-    fn a_panic_in_the_work_ends_it_and_not_its_caller() {
-        let (site, task) = (Site::new(), Task::default());
-        let (mut asking, server) = site.ask();
-        drop(server);
-        assert_eq!(task.poll(&mut asking), Poll::Ready(None));
-        assert!(site.questions.is_closed());
-    }
-
-    #[test]
-    fn the_work_ends_with_our_own_runtime() {
-        let Site { own, joint: _joint, questions } = Site::new();
-        drop(own);
-        assert!(questions.is_closed());
-    }
-}
+mod tests;

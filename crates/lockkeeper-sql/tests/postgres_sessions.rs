@@ -187,8 +187,11 @@ async fn the_cleaner_leaves_alone_what_its_own_session_holds() {
     assert!(there.try_lock("held").await.unwrap().is_none(), "two hold one lock");
     assert!(guard.is_valid());
     assert_eq!(store.show(guard.key()).await.unwrap().unwrap().holders.len(), 1);
-    // What it leaves alone is not kept for ever.
+    // What is held is young again; and what it leaves alone is not kept for ever.
+    let young = "SELECT count(*) FROM lockkeeper.lockkeeper_session_name WHERE name = 'held' AND born <> 0";
+    assert_eq!(server.sql(young).await.trim(), "1");
     guard.release().await.unwrap();
+    server.sql("UPDATE lockkeeper.lockkeeper_session_name SET born = 0").await;
     until(async || {
         (server.sql("SELECT count(*) FROM lockkeeper.lockkeeper_session_name").await.trim() == "0")
             .then_some(())
@@ -200,39 +203,155 @@ async fn the_cleaner_leaves_alone_what_its_own_session_holds() {
 async fn functions_of_the_version_before_are_made_anew() {
     let server = OnPostgres::start(&[]).await;
     drop(open::<OnPostgres>(&server.url()).await);
-    server.sql("DROP FUNCTION lockkeeper.lockkeeper_session_clean_2(integer, bigint, bigint)").await;
+    server.sql("DROP FUNCTION lockkeeper.lockkeeper_session_clean_3(integer, bigint, bigint)").await;
     let fixed = session_url(&server.url()) + "&create=no";
     let refused = PostgresSessions::connect(&fixed).await.unwrap_err().to_string();
     assert!(refused.contains("lacks the tables or functions of session locks"), "{refused}");
     let here = locker(open::<OnPostgres>(&server.url()).await, TTL);
     here.lock("orders/42").await.unwrap().release().await.unwrap();
     // Programs that know only the name of before clean as it is done now.
-    let older = "SELECT prosrc LIKE '%clean_2%' FROM pg_proc WHERE proname = 'lockkeeper_session_clean_1'";
-    assert_eq!(server.sql(older).await.trim(), "t");
+    let older = "SELECT prosrc LIKE '%clean_3%' FROM pg_proc WHERE proname IN \
+                 ('lockkeeper_session_clean_1', 'lockkeeper_session_clean_2')";
+    assert_eq!(server.sql(older).await.split_whitespace().collect::<Vec<_>>(), ["t", "t"]);
     PostgresSessions::connect(&fixed).await.unwrap();
+}
+
+/// Locks and releases by a session of its own, and how often the function was called that looks a name up, all in all.
+async fn looked_up(server: &OnPostgres, cycles: usize, meanwhile: impl AsyncFn()) -> u64 {
+    let locker = locker(open::<OnPostgres>(&server.url()).await, LONG);
+    for at in 0..cycles {
+        locker.lock("orders/42").await.unwrap().release().await.unwrap();
+        if at == 0 {
+            meanwhile().await;
+        }
+    }
+    within(locker.shutdown(LONG)).await.unwrap();
+    drop(locker);
+    until(async || (server.open_sessions().await == 0).then_some(())).await;
+    let calls = "SELECT sum(calls) FROM pg_stat_user_functions WHERE funcname LIKE '%session_take%'";
+    server.sql(calls).await.trim().parse().unwrap()
 }
 
 #[tokio::test]
 async fn a_name_that_a_cleaner_may_remove_is_looked_at_again_when_it_is_taken() {
     let server = OnPostgres::start(OnPostgres::COUNTS).await;
-    let (here, there) =
-        (locker(open::<OnPostgres>(&server.url()).await, LONG), open::<OnPostgres>(&server.url()).await);
-    let cycles = async |count: usize| {
-        for _ in 0..count {
-            here.lock("orders/42").await.unwrap().release().await.unwrap();
-        }
-    };
     // The first gives the name its number.
-    cycles(5).await;
+    assert_eq!(looked_up(&server, 5, async || {}).await, 1);
+    assert_eq!(looked_up(&server, 2, async || {}).await, 1);
     server.sql("UPDATE lockkeeper.lockkeeper_session_name SET born = 0").await;
-    cycles(2).await;
-    // By whichever way it was taken, it was given back as often.
-    let guard = locker(there, LONG).try_lock("orders/42").await.unwrap();
-    guard.expect("nobody has it").release().await.unwrap();
-    within(here.shutdown(LONG)).await.unwrap();
-    drop(here);
-    until(async || (server.open_sessions().await == 0).then_some(())).await;
-    let looked = "SELECT sum(calls) FROM pg_stat_user_functions WHERE funcname LIKE '%session_take%'";
-    // The first, the two of the old name, and the other process's.
-    assert_eq!(server.sql(looked).await.trim(), "4");
+    assert_eq!(looked_up(&server, 2, async || {}).await, 3, "each time while it is old");
+    // It is sure for two seconds after the first lock, by the server's clock, and not after that.
+    let sure = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 3540000000";
+    let young = format!("UPDATE lockkeeper.lockkeeper_session_name SET born = {sure} + 2000000");
+    server.sql(&young).await;
+    let over = format!("SELECT born < {sure} FROM lockkeeper.lockkeeper_session_name");
+    let until_old = async || until(async || (server.sql(&over).await.trim() == "t").then_some(())).await;
+    assert_eq!(looked_up(&server, 3, until_old).await, 5, "what was known is too old for the second");
+    // Whoever waits has its place in the line, so it looks before.
+    server.sql(&young).await;
+    let (here, there) = (open::<OnPostgres>(&server.url()).await, open::<OnPostgres>(&server.url()).await);
+    let (here, there) = (locker(here, LONG), locker(there, LONG));
+    let first = here.lock("orders/42").await.unwrap();
+    let waits = there.lock("orders/42");
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'";
+    let waited = async {
+        until(async || (server.sql(waiting).await.trim() == "1").then_some(())).await;
+        until_old().await;
+        first.release().await.unwrap();
+    };
+    let (second, ()) = within(async { tokio::join!(async { waits.await.unwrap() }, waited) }).await;
+    second.release().await.unwrap();
+    assert_eq!(looked_up_by_all(&server, [here, there]).await, 6, "by the one who waited");
+}
+
+async fn looked_up_by_all(server: &OnPostgres, all: [lockkeeper_core::Locker; 2]) -> u64 {
+    for locker in all {
+        within(locker.shutdown(LONG)).await.unwrap();
+    }
+    looked_up(server, 0, async || {}).await
+}
+
+/// Locks and releases, so that a caller that is alone has its session's socket in its own event loop.
+async fn alone(locker: &lockkeeper_core::Locker) {
+    for _ in 0..20 {
+        locker.lock("orders/42").await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_kept_although_the_runtime_that_hears_its_session_stands_still() {
+    let server = OnPostgres::start(&[]).await;
+    let (here, there) = (open::<OnPostgres>(&server.url()).await, open::<OnPostgres>(&server.url()).await);
+    let (here, there) = (locker(here, TTL), locker(there, TTL));
+    let (held, holds) = tokio::sync::oneshot::channel();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let blocked = std::thread::spawn(move || {
+        let caller = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        caller.block_on(async {
+            alone(&here).await;
+            let guard = here.lock("orders/42").await.unwrap();
+            held.send(()).unwrap();
+            // Nothing of this runtime moves.
+            waits.recv().unwrap();
+            guard.is_valid()
+        })
+    });
+    holds.await.unwrap();
+    let clock = Clock::boot();
+    let until = clock.now().after(TTL * 3);
+    while clock.now() < until {
+        assert!(there.try_lock("orders/42").await.unwrap().is_none(), "another has it");
+        clock.sleep(TTL / 10).await;
+    }
+    go_on.send(()).unwrap();
+    assert!(blocked.join().unwrap(), "its beats were answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_whose_event_loop_nobody_moves_is_no_end_of_it() {
+    let server = OnPostgres::start(&[]).await;
+    let here = locker(open::<OnPostgres>(&server.url()).await, LONG);
+    let still = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = still.handle().clone();
+    // Tokio drives the event loop of such a runtime in `Runtime::block_on` only.
+    let done = tokio::task::spawn_blocking(move || handle.block_on(async { alone(&here).await }));
+    within(done).await.unwrap();
+    drop(tokio::task::spawn_blocking(move || drop(still)).await);
+}
+
+#[tokio::test]
+async fn whoever_goes_away_as_a_wait_begins_is_not_waited_for() {
+    let server = OnPostgres::start(&[]).await;
+    let (here, there) = (open::<OnPostgres>(&server.url()).await, open::<OnPostgres>(&server.url()).await);
+    let claim = || Claim::new(Key::new("orders/42").unwrap(), LONG).unwrap();
+    let held = async |place: &mut lockkeeper_sql::PostgresSessionsPlace| {
+        until(async || matches!(place.turn().await.unwrap(), Turn::Held(_)).then_some(())).await;
+    };
+    let (mut first, mut second) = (there.enter(claim()), here.enter(claim()));
+    held(&mut first).await;
+    assert!(matches!(second.turn().await.unwrap(), Turn::Wait { .. }));
+    first.leave().await.unwrap();
+    held(&mut second).await;
+    second.leave().await.unwrap();
+    held(&mut first).await;
+    // It has waited a moment ago and has a session for that, so that it begins with the first poll.
+    let mut gone = Box::pin(second.turn());
+    let begun = std::future::poll_fn(|cx| std::task::Poll::Ready(gone.as_mut().poll(cx).is_pending()));
+    assert!(begun.await);
+    drop(gone);
+    first.leave().await.unwrap();
+    held(&mut second).await;
+    second.leave().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_told_while_a_caller_hears_it() {
+    let server = OnPostgres::start(&[]).await;
+    let here = locker(open::<OnPostgres>(&server.url()).await, LONG);
+    alone(&here).await;
+    let guard = here.lock("orders/42").await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
+    server.sql(end).await;
+    // No beat is due for long.
+    within(guard.lost()).await;
 }

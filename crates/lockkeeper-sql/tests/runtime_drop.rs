@@ -5,6 +5,7 @@
 use lockkeeper_core::Locker;
 use lockkeeper_servers::runtime_drop::{Remote, TTL};
 use lockkeeper_servers::{self as servers, MariaDb, MariaDbOptions};
+use lockkeeper_sql::PostgresSessions;
 use lockkeeper_sql::mysql::Mysql;
 use lockkeeper_sql::postgres::Postgres;
 
@@ -72,3 +73,28 @@ impl Remote for OnePostgres {
 }
 
 lockkeeper_servers::runtime_drop!(postgres, OnePostgres);
+
+struct OnePostgresOfSessions(servers::Postgres);
+
+impl Remote for OnePostgresOfSessions {
+    async fn start() -> Self {
+        OnePostgresOfSessions(servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap())
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+
+    async fn connect(&self, ports: &[u16]) -> Locker {
+        let url = moved(&self.0.url(), self.0.port(), ports[0]) + "?mode=session";
+        let backend = PostgresSessions::connect(&url).await.unwrap();
+        let locker = Locker::builder(backend).ttl(TTL).build();
+        // A caller that is alone has the socket in its own event loop after a few locks.
+        for _ in 0..4 {
+            locker.lock("first").await.unwrap().release().await.unwrap();
+        }
+        locker
+    }
+}
+
+lockkeeper_servers::runtime_drop!(postgres_sessions, OnePostgresOfSessions);

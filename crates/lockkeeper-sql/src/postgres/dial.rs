@@ -12,7 +12,7 @@ use lockkeeper_core::{Clock, Moment};
 use tokio_postgres::Config;
 
 use super::fault::{Result, Trouble};
-use super::options::PostgresOptions;
+use super::options::{PostgresMode, PostgresOptions};
 use super::origin::{self, Writer};
 use super::session::{Ears, Session};
 use super::wire::Wire;
@@ -30,6 +30,8 @@ pub(crate) struct Dialer {
     hosts: Vec<Config>,
     wire: Wire,
     answer_within: Duration,
+    /// Whether the sessions' sockets may be heard by their callers: then many a session is used by one at a time.
+    lends: bool,
     /// The host that was good last, which is tried first. Relaxed: a hint.
     good: AtomicUsize,
     seen: Mutex<Seen>,
@@ -58,6 +60,7 @@ impl Dialer {
             hosts: each_host(&options.config),
             wire,
             answer_within: options.common.timeout,
+            lends: options.mode == PostgresMode::Session,
             good: AtomicUsize::new(0),
             seen: Mutex::default(),
         }
@@ -174,7 +177,7 @@ impl Dialer {
         let Some(config) = self.hosts.get(at) else {
             return Err(Trouble::Refused("the URL names no host".into()));
         };
-        Session::open(config.clone(), self.wire.clone(), self.answer_within).await
+        Session::open(config, &self.wire, self.answer_within, self.lends).await
     }
 
     async fn attempt(&self, at: usize) -> Result<Found> {

@@ -10,6 +10,10 @@ use super::NAME;
 pub(crate) enum Trouble {
     /// The driver or the server said no.
     Sql(tokio_postgres::Error),
+    /// The server was not reached.
+    Unreached(std::io::Error),
+    /// It takes no writes.
+    ReadOnly,
     /// No answer within the time allowed. The statement may have been done.
     Silent,
     /// The runtime that drives the connection has ended.
@@ -20,11 +24,21 @@ pub(crate) enum Trouble {
     Stranger(String),
 }
 
+const UNREACHED: &str = "the server cannot be reached or the connection broke";
+const READ_ONLY: &str = "no server of the URL takes writes: each is a standby, or `default_transaction_read_only` is on for this \
+                         user and a pooler keeps us from switching it off";
+
 pub(crate) type Result<T, E = Trouble> = std::result::Result<T, E>;
 
 impl From<tokio_postgres::Error> for Trouble {
     fn from(error: tokio_postgres::Error) -> Self {
         Trouble::Sql(error)
+    }
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        Trouble::Unreached(error)
     }
 }
 
@@ -42,8 +56,12 @@ pub(crate) enum Cure {
 
 impl Trouble {
     pub(crate) fn cure(&self) -> Cure {
-        let Trouble::Sql(error) = self else {
-            return Cure::None;
+        let error = match self {
+            Trouble::Sql(error) => error,
+            Trouble::Unreached(_) | Trouble::ReadOnly => return Cure::Reconnect,
+            Trouble::Silent | Trouble::NoRuntime | Trouble::Refused(_) | Trouble::Stranger(_) => {
+                return Cure::None;
+            }
         };
         let Some(code) = error.code() else {
             return if error.is_closed() || is_io(error) { Cure::Reconnect } else { Cure::None };
@@ -77,11 +95,14 @@ impl Trouble {
             ),
             Trouble::Refused(message) => Fault::permanent(NAME, doing, message),
             Trouble::Stranger(message) => Fault::transient(NAME, doing, message),
+            Trouble::Unreached(error) => {
+                let message = format!("{UNREACHED}: error connecting to server: {error}");
+                Fault::transient(NAME, doing, message).with_source(error)
+            }
+            Trouble::ReadOnly => Fault::transient(NAME, doing, READ_ONLY),
             Trouble::Sql(error) => {
                 let text = error.as_db_error().map_or("", |it| it.message());
-                let (kind, advice) = tls_advice(&error)
-                    .or_else(|| read_only(&error))
-                    .unwrap_or_else(|| advice(error.code(), text));
+                let (kind, advice) = tls_advice(&error).unwrap_or_else(|| advice(error.code(), text));
                 let said = match error.as_db_error() {
                     Some(it) => format!("{} (SQLSTATE {})", it.message(), it.code().code()),
                     None => spelt_out(&error),
@@ -140,16 +161,6 @@ fn tls_advice(error: &tokio_postgres::Error) -> Option<(FaultKind, &'static str)
     advice.map(|it| (FaultKind::Permanent, it))
 }
 
-/// The same for a session that the driver passed over because it cannot write.
-fn read_only(error: &tokio_postgres::Error) -> Option<(FaultKind, &'static str)> {
-    let source = std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?;
-    (source.kind() == std::io::ErrorKind::PermissionDenied).then_some((
-        FaultKind::Transient,
-        "no server of the URL takes writes: each is a standby, or `default_transaction_read_only` is on for this \
-         user and a pooler keeps us from switching it off",
-    ))
-}
-
 /// What a server says whose disk is full; the code differs from version to version.
 fn is_disk_full(code: &SqlState, text: &str) -> bool {
     let internal = *code == SqlState::INTERNAL_ERROR || *code == SqlState::IO_ERROR;
@@ -161,7 +172,7 @@ fn is_disk_full(code: &SqlState, text: &str) -> bool {
 fn advice(code: Option<&SqlState>, text: &str) -> (FaultKind, &'static str) {
     use FaultKind::{Permanent, Transient};
     let Some(code) = code else {
-        return (Transient, "the server cannot be reached or the connection broke");
+        return (Transient, UNREACHED);
     };
     if is_disk_full(code, text) {
         return (Transient, "the server's disk is full; free some space");

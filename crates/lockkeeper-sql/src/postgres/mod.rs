@@ -26,6 +26,7 @@ pub mod rowlock;
 mod schema;
 mod session;
 mod sessions;
+mod socket;
 mod sql;
 mod wake;
 mod way;

@@ -15,16 +15,19 @@ use lockkeeper_core::{ClaimId, Clock, Moment};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{MutexGuard, Notify};
+use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Row, SimpleQueryMessage, Statement};
 
 use super::doubt::Identity;
 use super::fault::{Result, Trouble};
+use super::socket::{self, Address, Socket, Stream};
 use super::sql::Sql;
 use super::wake::{self, Wake};
 use super::wire::Wire;
-use crate::joint::Joint;
+use crate::joint::{self, Joint};
 
 /// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -95,23 +98,46 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Connect to the first address that lets us in and takes writes. The socket of one that `lends` may be heard by the
+    /// event loop of a caller.
+    pub(crate) async fn open(
+        config: &Config,
+        wire: &Wire,
+        answer_within: Duration,
+        lends: bool,
+    ) -> Result<Self> {
+        let mut last = Trouble::Silent;
+        for address in socket::addresses(config).await? {
+            match Session::at(&address, config, wire, answer_within, lends).await {
+                Ok(session) => return Ok(session),
+                Err(trouble) => last = trouble,
+            }
+        }
+        Err(last)
+    }
+
     /// Connect, and find out whether the session is ours alone: a word that we say when it begins is known to
     /// the server's session, but not to one that a pooler had before. Poolers refuse the word or swallow it.
-    pub(crate) async fn open(config: Config, wire: Wire, answer_within: Duration) -> Result<Self> {
+    async fn at(
+        address: &Address,
+        config: &Config,
+        wire: &Wire,
+        answer_within: Duration,
+        lends: bool,
+    ) -> Result<Self> {
         let word = ClaimId::random().map_or_else(|_| String::new(), ClaimId::to_hex);
         let mut with_word = config.clone();
         let options = config.get_options().unwrap_or_default();
         // Whether a session can write is asked by the driver before we can set anything else, in little time perhaps.
         let ours = "-c default_transaction_read_only=off -c statement_timeout=0";
         with_word.options(format!("{options} {ours} -c lockkeeper.session={word}"));
-        let (client, connection) = match with_word.connect(wire.tls()).await {
-            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                config.connect(wire.tls()).await?
-            }
-            connected => connected?,
-        };
         let ears = Arc::<OnceLock<Arc<Ears>>>::default();
-        let work = Joint::start(&Handle::current(), drive(connection, ears.clone()));
+        let (client, work) = match begin(address, &with_word, wire, &ears, lends).await {
+            Err(Trouble::Sql(error)) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                begin(address, config, wire, &ears, lends).await?
+            }
+            begun => begun?,
+        };
         let mut session = Session {
             client,
             work,
@@ -258,6 +284,32 @@ impl Session {
         prepared.insert(sql.to_owned(), statement.clone());
         Ok(Some(statement))
     }
+}
+
+/// Connect, and begin to drive the connection.
+async fn begin(
+    address: &Address,
+    config: &Config,
+    wire: &Wire,
+    ears: &Arc<OnceLock<Arc<Ears>>>,
+    lends: bool,
+) -> Result<(Client, Joint)> {
+    let socket = Socket::connect(config, address).await?;
+    let name = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name,
+        _ => "",
+    };
+    let tls =
+        MakeTlsConnect::<Stream>::make_tls_connect(&mut wire.tls(), name).map_err(std::io::Error::other)?;
+    let (client, connection) = config.connect_raw(socket.stream(), tls).await?;
+    let socket: Arc<dyn joint::Socket> = socket;
+    let work = Joint::start(&Handle::current(), drive(connection, ears.clone()), lends.then_some(&socket));
+    if takes_writes(&client, &work).await? { Ok((client, work)) } else { Err(Trouble::ReadOnly) }
+}
+
+async fn takes_writes(client: &Client, work: &Joint) -> Result<bool, Error> {
+    let told = work.ask(pin!(client.simple_query("SHOW transaction_read_only"))).await?;
+    Ok(told.iter().any(|it| matches!(it, SimpleQueryMessage::Row(row) if row.get(0) == Some("off"))))
 }
 
 /// Drive the connection and pass on what it hears.

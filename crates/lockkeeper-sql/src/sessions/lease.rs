@@ -56,6 +56,9 @@ pub(crate) struct Lease<W: Conversation> {
     /// and Relaxed is enough.
     dozes: AtomicBool,
     stirred: Arc<Notify>,
+    /// Something was granted since it was looked after: then it does not doze yet, as being stirred costs each grant more than a
+    /// few looks.
+    used: AtomicBool,
 }
 
 impl<W: Conversation> fmt::Debug for Lease<W> {
@@ -87,6 +90,7 @@ impl<W: Conversation> Lease<W> {
             beating: Mutex::default(),
             dozes: AtomicBool::new(false),
             stirred: Arc::default(),
+            used: AtomicBool::new(false),
         });
         let keeping = Keeping {
             lease: Arc::downgrade(&lease),
@@ -153,6 +157,7 @@ impl<W: Conversation> Lease<W> {
     }
 
     pub(super) fn granted(&self, lock: NameHash, id: ClaimId, mark: W::Mark, wanted: bool) {
+        self.used.store(true, Ordering::Relaxed);
         locked(&self.held).insert(lock, Holding { id, mark: Some(mark), wanted });
         if self.dozes.load(Ordering::Relaxed) && self.dozes.swap(false, Ordering::Relaxed) {
             self.stirred.notify_one();
@@ -264,7 +269,8 @@ impl<W: Conversation> Lease<W> {
         let clock = &self.site.clock;
         let third = self.ttl / 3;
         let look = W::LOOK.map(|it| it.min(third));
-        self.dozes.store(waits && look.is_some(), Ordering::Relaxed);
+        let used = self.used.swap(false, Ordering::Relaxed);
+        self.dozes.store(waits && look.is_some() && !used, Ordering::Relaxed);
         let holds = self.holds();
         if holds {
             self.dozes.store(false, Ordering::Relaxed);
@@ -281,7 +287,7 @@ impl<W: Conversation> Lease<W> {
             self.wire.tend().await;
         }
         match look {
-            Some(look) if holds || !waits => clock.now().after(look),
+            Some(look) if holds || !waits || used => clock.now().after(look),
             // After a fault, and for a session that holds nothing yet, again soon.
             _ => locked(&self.beaten_at).after(third).max(clock.now().after(self.ttl / 12)),
         }

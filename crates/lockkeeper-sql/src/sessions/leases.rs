@@ -32,8 +32,8 @@ pub(super) struct Leases<W: Conversation> {
     connecting: tokio::sync::Mutex<()>,
     /// Sessions that have waited. They have no permission: it is for those who wait now, with whatever ttl.
     spare: Mutex<Vec<Arc<Lease<W>>>>,
-    /// Names that were waited for: when that was last, and for how long.
-    contended: Mutex<HashMap<NameHash, (Moment, Duration)>>,
+    /// Names that others held: when that was last, and whether somebody was let in then.
+    contended: Mutex<HashMap<NameHash, (Moment, bool)>>,
 }
 
 /// The session that all free locks share, and when somebody last asked for it.
@@ -158,20 +158,21 @@ impl<W: Conversation> Leases<W> {
         }
     }
 
-    /// For how long this name may be waited for, by the last wait: twice as long.
-    pub(super) fn expected(&self, lock: &NameHash) -> Duration {
-        locked(&self.contended).get(lock).map_or(Duration::ZERO, |it| it.1 * 2)
+    /// Whether this name is handed on: somebody here has waited for it a moment ago, and was let in.
+    pub(super) fn is_handed_on(&self, lock: &NameHash) -> bool {
+        locked(&self.contended).get(lock).is_some_and(|it| it.1)
     }
 
-    /// It was waited for, for so long; or it was not.
-    pub(super) fn note(&self, lock: NameHash, waited: Option<Duration>, now: Moment) {
+    /// Nobody else had it.
+    pub(super) fn free(&self, lock: &NameHash) {
+        locked(&self.contended).remove(lock);
+    }
+
+    /// Others had it, and have `handed_on` it to somebody here.
+    pub(super) fn met(&self, lock: NameHash, handed_on: bool, now: Moment) {
         let mut contended = locked(&self.contended);
-        let Some(waited) = waited else {
-            contended.remove(&lock);
-            return;
-        };
         if contended.len() < CONTENDED_MOST || contended.contains_key(&lock) {
-            contended.insert(lock, (now, waited));
+            contended.insert(lock, (now, handed_on));
         } else {
             contended.retain(|_, it| now < it.0.after(CONTENDED));
         }

@@ -171,7 +171,7 @@ impl<W: Conversation> SessionPlace<W> {
             if let Some(turn) = self.try_shared(claimed, state, &shared, called).await? {
                 return Ok(turn);
             }
-            leases.note(claimed.lock, Some(Duration::ZERO), now);
+            leases.met(claimed.lock, false, now);
         }
         if !self.claim.patient {
             return Ok(Turn::wait(self.claim.ttl / 3, None));
@@ -218,14 +218,16 @@ impl<W: Conversation> SessionPlace<W> {
                 return Ok(Turn::wait(CROWDED.min(self.claim.ttl / 3), None).crowded());
             };
             waiter.lease.wire.stands_here(claimed, 0, shared.server_now());
-            let told = begin(Wait {
+            let wait = Wait {
                 store: self.store.clone(),
                 claimed: claimed.clone(),
                 leases: leases.clone(),
                 lease: waiter.lease.clone(),
                 shared: shared.clone(),
-            });
+            };
+            let (tell, told) = watch::channel(None);
             *state = State::Waiting(Waiting { waiter, leases: leases.clone(), told });
+            begin(wait, tell).await;
             if let Some(turn) = self.look(state, true, called).await? {
                 return Ok(turn);
             }
@@ -246,6 +248,8 @@ impl<W: Conversation> SessionPlace<W> {
         let told = match told {
             Some(Told::Unsure(fault)) if begun => return Err(fault),
             Some(told) if told.is_outcome() => told,
+            // Nobody will tell: whoever began to wait went away in the middle of it.
+            _ if waiting.told.has_changed().is_err() => Told::Over,
             _ if !begun && self.has_ended_unheard(waiting).await => Told::Over,
             _ => return Ok(Some(Turn::wait(self.claim.ttl / 3, None))),
         };

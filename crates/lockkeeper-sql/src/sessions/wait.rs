@@ -1,9 +1,8 @@
-//! Waiting in the server's line: a task of our own runtime hears the answer, whoever listens, and before that it finds out
-//! whether the place in the line is sure.
+//! Waiting in the server's line. Whoever asks hears the answer itself if it comes soon. If not, a task of our own runtime
+//! finds out whether the place in the line is sure, and hears the answer, whoever listens.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,8 +12,9 @@ use super::conversation::{Conversation, Trouble as _};
 use super::place::{AT_ONCE, PAUSE_MAX, TAKING};
 use super::{Claimed, Lease, Leases, Store};
 
-/// The longest pause before it is asked whether a wait has begun, where the last waits for this name were long.
-const SOON: Duration = Duration::from_millis(100);
+/// For how long whoever asks hears the answer itself, where the name is handed on. Longer than our own thread sleeps: a timer that
+/// is due earlier than its others would wake it, for each wait.
+const SOON: Duration = Duration::from_millis(150);
 
 /// What a wait needs: whose it is, the session that waits, and the one that can be asked about it.
 pub(super) struct Wait<W: Conversation> {
@@ -25,31 +25,38 @@ pub(super) struct Wait<W: Conversation> {
     pub(super) shared: Arc<Lease<W>>,
 }
 
-/// Begin to wait.
-pub(super) fn begin<W: Conversation>(wait: Wait<W>) -> watch::Receiver<Option<Told<W::Mark>>> {
-    let (tell, told) = watch::channel(None);
+/// What comes of a wait is told by this; if it is dropped before, nobody waits.
+pub(super) type Tell<W> = watch::Sender<Option<Told<<W as Conversation>::Mark>>>;
+
+/// Begin to wait, and do so here for as long as somebody who is let in soon waits: that one has it a change of thread earlier.
+pub(super) async fn begin<W: Conversation>(wait: Wait<W>, tell: Tell<W>) {
     let wait = Arc::new(wait);
-    let runtime = wait.leases.runtime.clone();
     let mut answer = Box::pin(let_in(wait.clone()));
-    // The question leaves now, and not when the task's thread has woken. Whatever comes of it is seen by the task, which
-    // begins by looking.
-    let first = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let soon = wait.store.clock.now().after(wait.patience());
+    if let Some(outcome) = wait.store.clock.within(soon, &mut answer).await {
+        let _ = tell.send(Some(outcome));
+        return;
+    }
+    let runtime = wait.leases.runtime.clone();
     runtime.spawn(async move {
-        let outcome = match first {
-            Poll::Ready(outcome) => outcome,
-            Poll::Pending => hear(&wait, answer.as_mut(), &tell).await,
-        };
+        let outcome = hear(&wait, answer.as_mut(), &tell).await;
         let _ = tell.send(Some(outcome));
         wait.claimed.rung.send_modify(|it| *it = it.wrapping_add(1));
     });
-    told
 }
 
-/// The outcome. If it does not come soon, it is told first whether we stand in the line.
+impl<W: Conversation> Wait<W> {
+    /// Whoever is likely to be let in soon need not ask whether it stands in the line: it stands there, or it has the lock.
+    fn patience(&self) -> Duration {
+        if self.leases.is_handed_on(&self.claimed.lock) { SOON } else { AT_ONCE }
+    }
+}
+
+/// The outcome. It is told first whether we stand in the line.
 async fn hear<W: Conversation>(
     wait: &Wait<W>,
     mut answer: Pin<&mut impl Future<Output = Told<W::Mark>>>,
-    tell: &watch::Sender<Option<Told<W::Mark>>>,
+    tell: &Tell<W>,
 ) -> Told<W::Mark> {
     let sure = tokio::select! {
         biased;
@@ -64,15 +71,12 @@ async fn hear<W: Conversation>(
 /// Whoever is told to wait has its place in the server's line: those who ask later come later.
 async fn until_standing<W: Conversation>(wait: &Wait<W>) -> Result<(), W::Trouble> {
     let (shared, own) = (&wait.shared, &wait.lease.wire);
-    // Whoever is likely to be let in soon need not ask: it stands there, or it has the lock.
-    let mut pause = wait.leases.expected(&wait.claimed.lock).clamp(AT_ONCE, SOON);
-    loop {
+    let mut pause = AT_ONCE;
+    while !shared.ask(shared.wire.stands(own)).await?.0 {
         wait.store.clock.sleep(pause).await;
-        if shared.ask(shared.wire.stands(own)).await?.0 {
-            return Ok(());
-        }
         pause = (pause * 2).min(PAUSE_MAX);
     }
+    Ok(())
 }
 
 /// Its answer does not prove the session: it may have stood in a buffer for longer than the ttl.
@@ -90,7 +94,11 @@ async fn let_in<W: Conversation>(wait: Arc<Wait<W>>) -> Told<W::Mark> {
     let now = store.clock.now();
     // Where somebody waited a moment ago somebody waits again, most likely, and is not known to us for a while.
     let waited = taken.waited || leases.is_contended(&claimed.lock, now);
-    leases.note(claimed.lock, taken.waited.then_some(now - sent_at), now);
+    if taken.waited {
+        leases.met(claimed.lock, true, now);
+    } else {
+        leases.free(&claimed.lock);
+    }
     lease.granted(claimed.lock, claimed.claim.id, taken.mark, waited);
     lease.wire.stands_here(claimed, taken.counter, taken.server);
     match lease.let_in(sent_at, taken.server).await {

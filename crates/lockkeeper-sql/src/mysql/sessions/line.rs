@@ -194,17 +194,16 @@ impl Conversation for Line {
 }
 
 /// What is counted up when the lock is ours, or 0. For one who waits with what the server's clock shows then, and whether
-/// somebody had it: nobody but the server knows, as an answer may be long on its way.
+/// somebody had it: nobody but the server knows, as an answer may be long on its way. It is looked before: to try and to wait
+/// would be two places in its line, and each newcomer is compared with all who stand there.
 fn take_sql(name: &str, wait: bool) -> String {
     if !wait {
         return format!("SELECT IF(GET_LOCK('{name}', 0) = 1, CAST(UUID_SHORT() AS CHAR), '0')");
     }
-    let ours = |waited: u8| format!("CONCAT_WS(' ', UUID_SHORT(), {NOW}, {waited})");
-    format!(
-        "SELECT IF(GET_LOCK('{name}', 0) = 1, {}, IF(GET_LOCK('{name}', {FOR_EVER}) = 1, {}, '0'))",
-        ours(0),
-        ours(1)
-    )
+    let take = |waited: u8| {
+        format!("IF(GET_LOCK('{name}', {FOR_EVER}) = 1, CONCAT_WS(' ', UUID_SHORT(), {NOW}, {waited}), '0')")
+    };
+    format!("SELECT IF(IS_FREE_LOCK('{name}'), {}, {})", take(0), take(1))
 }
 
 fn release_sql(name: &str) -> String {

@@ -37,7 +37,7 @@ impl Tether {
     pub(super) fn start(conn: Conn, runtime: &Handle, clock: Clock) -> Self {
         let (requests, inbox) = mpsc::unbounded_channel();
         let (over, number) = (Arc::new(watch::Sender::new(false)), conn.id());
-        let work = Joint::start(runtime, serve(conn, inbox, over.clone(), clock));
+        let work = Joint::start(runtime, serve(conn, inbox, over.clone(), clock), None);
         Tether { requests, work, over, number }
     }
 

@@ -13,6 +13,7 @@ use super::super::doubt::Identity;
 use super::super::fault::{Result, Trouble};
 use super::super::session::{Ears, Param, Session};
 use super::Site;
+use super::numbers::{Known, Numbers};
 use crate::name::{NameHash, micros_up, printable, span};
 use crate::sessions::{Beat, Claimed, Conversation, Opened, Taken};
 
@@ -32,6 +33,7 @@ pub(crate) struct Line {
     site: Arc<Site>,
     ears: Arc<Ears>,
     class: i32,
+    numbers: Numbers,
     cleaned_at: Mutex<Moment>,
 }
 
@@ -47,6 +49,70 @@ impl Line {
         let Identity { pid, began } = &other.identity;
         let (rows, sent_at) = self.ask(sql, &[(pid, Type::INT8), (began, Type::TEXT)]).await?;
         Ok((rows.first().is_some_and(|it| matches!(it.try_get(0), Ok(Some(true)))), sent_at))
+    }
+
+    /// The number of a name, if that is sure for long enough. One who waits looks before: the answer to a wait may be late.
+    async fn known(&self, lock: NameHash, wait: bool) -> Result<Option<Known>> {
+        let (now, known) = (self.site.clock.now(), self.numbers.get(&lock));
+        let lasts = known.filter(|it| it.lasts(now, wait));
+        if lasts.is_some() || !wait || known.is_some_and(|it| it.is_seen(now)) {
+            return Ok(lasts);
+        }
+        let (rows, sent_at) = self.ask(&self.site.sql.find, &[(&lock.as_slice(), Type::BYTEA)]).await?;
+        if let Some(row) = rows.first() {
+            let [number, born, server] = row.try_get::<_, Vec<i64>>(0)?.try_into().map_err(|_| odd())?;
+            self.numbers.learn(lock, number, born, server, sent_at);
+        }
+        Ok(self.numbers.get(&lock).filter(|it| it.lasts(now, wait)))
+    }
+
+    /// Take a lock whose number is known. `None` if that must be looked at again.
+    async fn take_known(&self, known: &Known, wait: bool) -> Result<Option<(Option<Taken<i64>>, Moment)>> {
+        let params: [Param<'_>; 3] =
+            [(&self.class, Type::INT4), (&known.number, Type::INT4), (&known.sure_until, Type::FLOAT8)];
+        let sql = if wait { &self.site.sql.wait_known } else { &self.site.sql.take_known };
+        let (rows, sent_at) = self.ask(sql, &params).await?;
+        let [counter, mark, server, waited] = if wait {
+            numbers(&rows)?.try_into().map_err(|_| odd())?
+        } else {
+            [rows.first().ok_or_else(odd)?.try_get(0)?, i64::from(known.number), 0, 0]
+        };
+        if counter < 0 {
+            return Ok(None);
+        }
+        Ok(Some((taken(counter, mark, server, waited)?, sent_at)))
+    }
+
+    /// Take a lock by its name, which is given a number if it has none.
+    async fn take_by_name(
+        &self,
+        claimed: &Claimed<Self>,
+        wait: bool,
+        plain: bool,
+    ) -> Answer<Option<Taken<i64>>> {
+        let (lock, name, label) = (claimed.lock.as_slice(), claimed.claim.key.as_str(), &claimed.claim.label);
+        let (owner, note) = (label.owner.as_deref().map(printable), label.note.as_deref().map(printable));
+        let params: [Param<'_>; 6] = [
+            (&self.class, Type::INT4),
+            (&lock, Type::BYTEA),
+            (&name, Type::TEXT),
+            (&wait, Type::BOOL),
+            (&owner, Type::TEXT),
+            (&note, Type::TEXT),
+        ];
+        let (rows, sent_at) = if wait || !plain {
+            self.ask(&self.site.sql.take, &params).await?
+        } else {
+            self.ask(&self.site.sql.take_free, &params[..3]).await?
+        };
+        match numbers(&rows)?[..] {
+            [counter, number, server, waited] => Ok((taken(counter, number, server, waited)?, sent_at)),
+            [counter, number, server, waited, born] => {
+                self.numbers.learn(claimed.lock, number, born, server, sent_at);
+                Ok((taken(counter, number, server, waited)?, sent_at))
+            }
+            _ => Err(odd()),
+        }
     }
 }
 
@@ -86,7 +152,15 @@ impl Conversation for Line {
         let [class, quiet, server, ..] = told[..] else { return Err(odd()) };
         let class = i32::try_from(class).map_err(|_| odd())?;
         let cleaned_at = Mutex::new(site.clock.now());
-        let wire = Line { session, identity, site: site.clone(), ears, class, cleaned_at };
+        let wire = Line {
+            session,
+            identity,
+            site: site.clone(),
+            ears,
+            class,
+            numbers: Numbers::default(),
+            cleaned_at,
+        };
         Ok(Opened { wire, quiet: span(quiet), server, sent_at })
     }
 
@@ -104,25 +178,15 @@ impl Conversation for Line {
     }
 
     async fn take(&self, claimed: &Claimed<Self>, wait: bool) -> Answer<Option<Taken<i64>>> {
-        let (lock, name, label) = (claimed.lock.as_slice(), claimed.claim.key.as_str(), &claimed.claim.label);
-        let (owner, note) = (label.owner.as_deref().map(printable), label.note.as_deref().map(printable));
-        let params: [Param<'_>; 6] = [
-            (&self.class, Type::INT4),
-            (&lock, Type::BYTEA),
-            (&name, Type::TEXT),
-            (&wait, Type::BOOL),
-            (&owner, Type::TEXT),
-            (&note, Type::TEXT),
-        ];
-        let (rows, sent_at) = if wait || owner.is_some() || note.is_some() {
-            self.ask(&self.site.sql.take, &params).await?
-        } else {
-            self.ask(&self.site.sql.take_free, &params[..3]).await?
-        };
-        let [counter, mark, server, waited] = numbers(&rows)?.try_into().map_err(|_| odd())?;
-        let counter = u64::try_from(counter).map_err(|_| odd())?;
-        let taken = Taken { counter, mark, server, waited: waited != 0 };
-        Ok(((counter != 0).then_some(taken), sent_at))
+        let label = &claimed.claim.label;
+        let plain = label.owner.is_none() && label.note.is_none();
+        if plain && let Some(known) = self.known(claimed.lock, wait).await? {
+            if let Some(answer) = self.take_known(&known, wait).await? {
+                return Ok(answer);
+            }
+            self.numbers.forget(&claimed.lock);
+        }
+        self.take_by_name(claimed, wait, plain).await
     }
 
     async fn release(&self, claimed: &Claimed<Self>, number: i64) -> Answer<()> {
@@ -189,6 +253,12 @@ impl Conversation for Line {
     async fn lives(&self, other: &Self) -> Answer<bool> {
         self.ask_of(self.site.sql.lives, other).await
     }
+}
+
+/// What was taken, if it was.
+fn taken(counter: i64, mark: i64, server: i64, waited: i64) -> Result<Option<Taken<i64>>> {
+    let counter = u64::try_from(counter).map_err(|_| odd())?;
+    Ok((counter != 0).then_some(Taken { counter, mark, server, waited: waited != 0 }))
 }
 
 /// The numbers in the only row.

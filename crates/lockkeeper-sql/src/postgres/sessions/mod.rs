@@ -7,6 +7,7 @@
 mod admin;
 mod doctor;
 mod line;
+mod numbers;
 mod schema;
 mod statements;
 

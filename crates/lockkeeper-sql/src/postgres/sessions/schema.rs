@@ -10,7 +10,7 @@ use super::super::options::PostgresOptions;
 pub(crate) const VERSION: i32 = 101;
 
 /// The function that came last: where it is missing all are made again, as they are now.
-const LATEST: &str = "lockkeeper_session_clean_2(integer, bigint, bigint)";
+const LATEST: &str = "lockkeeper_session_clean_3(integer, bigint, bigint)";
 
 /// An advisory lock for those who create the tables at the same time; the one that the other mode uses.
 const CREATING: i64 = 0x6c6b_7363_6865_6d61;

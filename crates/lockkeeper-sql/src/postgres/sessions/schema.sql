@@ -214,29 +214,35 @@ BEGIN
     RETURN ARRAY[(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, cardinality(waited)] || waited || broken;
 END $$;
 
--- Remove names that are old and that nobody holds or waits for. Whoever comes next gives them another number. A session is
--- let in to what it has itself, so that must be left out: nothing is taken by this session while it cleans.
-CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_2(p_class integer, p_idle bigint, p_most bigint)
+-- Remove names that are old and that nobody holds or waits for. Whoever comes next gives them another number. What is held
+-- becomes young again before that: whoever knows its number need not look for long, and a session, which is let in to what it
+-- has itself, removes none of its own. Nothing is taken by this session while it cleans.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_3(p_class integer, p_idle bigint, p_most bigint)
 RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = on AS $$
 DECLARE
+    now CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     removed bigint;
 BEGIN
+    UPDATE @SCHEMA@.lockkeeper_session_name AS n SET born = now
+    FROM (SELECT DISTINCT l.objid::bigint AS number FROM pg_locks AS l WHERE l.locktype = 'advisory'
+        AND l.classid::bigint = p_class::bigint & 4294967295 AND l.objsubid = 2 AND l.granted) AS held
+    WHERE n.number = held.number AND n.born <= now - p_idle / 2;
     DELETE FROM @SCHEMA@.lockkeeper_session_name AS n USING (
         SELECT o.lock FROM (
-            SELECT a.lock, a.number FROM @SCHEMA@.lockkeeper_session_name AS a
-            WHERE a.born <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - p_idle
-                AND a.number NOT IN (
-                    SELECT l.objid::bigint FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid()
-                    AND l.classid::bigint = p_class::bigint & 4294967295 AND l.objsubid = 2 AND l.granted)
+            SELECT a.lock, a.number FROM @SCHEMA@.lockkeeper_session_name AS a WHERE a.born <= now - p_idle
             LIMIT p_most) AS o
         WHERE pg_try_advisory_xact_lock(p_class, o.number::integer)) AS idle
-    WHERE n.lock = idle.lock;
+    -- It may have become young since it was found.
+    WHERE n.lock = idle.lock AND n.born <= now - p_idle;
     GET DIAGNOSTICS removed = ROW_COUNT;
     RETURN removed;
 END $$;
 
--- For programs that know only this name. It once removed what the session that cleans had itself.
+-- For programs that know only these names. They once removed what the session that cleans had itself.
+CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_2(p_class integer, p_idle bigint, p_most bigint)
+RETURNS bigint
+LANGUAGE sql AS $$ SELECT @SCHEMA@.lockkeeper_session_clean_3(p_class, p_idle, p_most) $$;
 CREATE OR REPLACE FUNCTION @SCHEMA@.lockkeeper_session_clean_1(p_class integer, p_idle bigint, p_most bigint)
 RETURNS bigint
-LANGUAGE sql AS $$ SELECT @SCHEMA@.lockkeeper_session_clean_2(p_class, p_idle, p_most) $$;
+LANGUAGE sql AS $$ SELECT @SCHEMA@.lockkeeper_session_clean_3(p_class, p_idle, p_most) $$;
