@@ -86,7 +86,7 @@ const FLAWS: &[(Flaw, &[&str])] = &[
     (Flaw::EntersOneByOne, &["those_who_fit_enter_together"]),
     (Flaw::LightOvertakes, &["a_light_claim_does_not_overtake_a_heavy_head", "many_tasks_hammer_one_room"]),
     (Flaw::AskingAgainGoesBack, &["asking_again_keeps_the_place"]),
-    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind", "several_are_had_together_or_none"]),
+    (Flaw::ImpatientJoins, &["an_impatient_claim_leaves_nothing_behind"]),
     (Flaw::ImpatientOvertakes, &["an_impatient_claim_does_not_overtake"]),
     (
         Flaw::WaiterNeverForgotten,

@@ -306,10 +306,8 @@ impl Line {
 
     /// Whether this caller may go on. Where the line is the whole lock there is no store at which it could wait for us.
     fn may_go(&self, ask: &Ask, rules: &Rules<'_>) -> bool {
-        if rules.is_whole_lock {
-            return self.room.fits(ask.load, 1);
-        }
-        self.representing.may_add(ask, &self.room)
+        let room = &self.room;
+        if rules.is_whole_lock { room.fits(ask.load, 1) } else { self.representing.may_add(ask, room) }
     }
 
     /// This caller fits beside us: it holds if the line is the whole lock, otherwise it represents us.
