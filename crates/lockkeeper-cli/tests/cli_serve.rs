@@ -4,72 +4,12 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
 
-use common::{HANG, Store, failed, finish, send, text, within};
+use common::serving::Serving;
+use common::{HANG, Store, failed, finish, send, within};
 use rustix::process::Signal;
-
-struct Serving {
-    child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
-    address: String,
-    token: String,
-    /// What it has said so far.
-    said: String,
-}
-
-impl Serving {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        Serving { child, stderr, address: String::new(), token: String::new(), said: String::new() }
-    }
-
-    /// With the random token that it tells.
-    fn with_its_token(command: &mut Command) -> Self {
-        let mut it = Serving::start(command);
-        it.address = it.told("listening on http://");
-        it.token = it.told("the token is ");
-        it
-    }
-
-    /// The rest of the line that has these words in it.
-    fn told(&mut self, words: &str) -> String {
-        let mut line = String::new();
-        while !line.contains(words) {
-            line.clear();
-            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "it ended without saying {words}");
-            self.said.push_str(&line);
-        }
-        line.split_once(words).unwrap().1.trim().to_owned()
-    }
-
-    /// The first bytes of the answer, and the connection.
-    fn ask(&self, method: &str, path: &str, enough: &'static str) -> (String, TcpStream) {
-        self.ask_with(method, path, "Content-Length: 0\r\n\r\n", enough)
-    }
-
-    /// The same with the rest of the request: more headers, and a body.
-    fn ask_with(&self, method: &str, path: &str, rest: &str, enough: &'static str) -> (String, TcpStream) {
-        let (address, token) = (self.address.clone(), self.token.clone());
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n{rest}");
-        within("the answer", move || {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = String::new();
-            let mut bytes = [0; 4096];
-            while !answer.contains(enough) {
-                let read = stream.read(&mut bytes).unwrap();
-                assert!(read > 0, "the answer ended: {answer}");
-                answer.push_str(&text(&bytes[..read]));
-            }
-            (answer, stream)
-        })
-    }
-}
 
 #[test]
 fn it_tells_its_token_once_and_ends_in_good_order() {
@@ -205,67 +145,4 @@ fn an_address_that_others_reach_and_a_bad_token_are_refused() {
         let file = store.path(name).display().to_string();
         assert!(failed(&run(&["--listen", "127.0.0.1:0", "--token-file", &file]), 64).contains("token"));
     }
-}
-
-/// What stands in the files of `deploy/` is understood by this command.
-#[test]
-fn the_files_that_deploy_it_use_options_that_are_there() {
-    let help = text(&Store::new().output(["serve", "--help"]).stdout);
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-    for (file, words) in [
-        ("lockkeeper.service", "lockkeeper serve"),
-        ("compose.yaml", "- serve"),
-        ("kubernetes-leader.yaml", "[\"serve\""),
-    ] {
-        let page = std::fs::read_to_string(folder.join(file)).unwrap();
-        let call = page.split_once(words).unwrap_or_else(|| panic!("{file} does not say {words}")).1;
-        let call = call.split("\n    secrets").next().unwrap();
-        let end = if file == "compose.yaml" { call } else { call.lines().next().unwrap() };
-        let options =
-            end.split(|it: char| !it.is_alphanumeric() && it != '-').filter(|it| it.starts_with("--"));
-        let options: Vec<&str> = options.collect();
-        assert!(options.contains(&"--allow"), "{file}: {options:?}");
-        for option in options {
-            assert!(
-                help.contains(&format!("{option} ")) || help.contains(&format!("{option}\n")),
-                "{file}: {option}"
-            );
-        }
-    }
-}
-
-/// What systemd says of the unit; the command is where this test finds it.
-#[test]
-fn systemd_understands_the_unit() {
-    let unit = include_str!("../../../deploy/lockkeeper.service");
-    let (folder, ours) = (tempfile::TempDir::new().unwrap(), "/usr/local/bin/lockkeeper");
-    assert!(unit.contains(ours));
-    let verified = |unit: &str| {
-        let path = folder.path().join("lockkeeper.service");
-        std::fs::write(&path, unit.replace(ours, env!("CARGO_BIN_EXE_lockkeeper"))).unwrap();
-        let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(path).output();
-        verify.expect("systemd-analyze is here; if not: apt-get install systemd")
-    };
-    let verdict = verified(unit);
-    assert_eq!((verdict.status.success(), text(&verdict.stderr).as_str()), (true, ""));
-    let wrong = verified(&unit.replace("Restart=", "Restrat="));
-    assert!(text(&wrong.stderr).contains("Restrat"), "a mistake is seen: {}", text(&wrong.stderr));
-}
-
-/// Every document of them, with what it is.
-#[test]
-fn the_files_that_deploy_it_are_yaml() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-    let script = "import sys, yaml\n\
-        for name in sys.argv[1:]:\n    \
-            for it in yaml.safe_load_all(open(name)):\n        \
-                print(it.get('kind') or sorted(it['services']))\n";
-    // The system's own, which has the package.
-    let mut python = Command::new("/usr/bin/python3");
-    let read =
-        python.args(["-c", script, "compose.yaml", "kubernetes-leader.yaml"]).current_dir(folder).output();
-    let read = read.unwrap();
-    let hint = "if yaml is missing: apt-get install python3-yaml";
-    assert!(read.status.success(), "{}{hint}", text(&read.stderr));
-    assert_eq!(text(&read.stdout), "['lockkeeper', 'redis']\nSecret\nDeployment\n");
 }

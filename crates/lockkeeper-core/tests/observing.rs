@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::future::{Future as _, IntoFuture as _};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use lockkeeper_core::inspect::Inspect;
 use lockkeeper_core::observe::{Event, Observer, Source};
-use lockkeeper_core::{Clock, Fence, FencedError, Key, Locker, Memory, Owner};
+use lockkeeper_core::{Clock, Fence, FencedError, Guard, Key, Locker, Memory, Owner};
 
 /// The names of the events heard, with what tells them apart.
 #[derive(Clone, Debug, Default)]
@@ -304,4 +304,31 @@ async fn whoever_waits_for_permits_is_told_once_that_others_count_otherwise() {
     let told = told();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("ours: 8") && told[0].contains("theirs: 3"), "{told:?}");
+}
+
+/// Whoever hears of a loss lets go in that moment, before anybody else hears of it.
+struct LetsGo(Mutex<Option<Guard>>, mpsc::Sender<()>);
+
+impl Wake for LetsGo {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+        self.1.send(()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_holder_that_lets_go_at_once_has_lost_its_lock_all_the_same() {
+    let (clock, heard) = (Clock::virtual_from(Duration::from_secs(1)), Heard::default());
+    let builder = Locker::builder(Memory::new(clock.clone())).clock(clock.clone());
+    let locker = builder.observer(heard.clone()).build();
+    let guard = locker.lock("k").max_hold(Duration::from_secs(3)).await.unwrap();
+    let (mut lost, (sender, has_let_go)) = (Box::pin(guard.lost()), mpsc::channel());
+    let waker = Waker::from(Arc::new(LetsGo(Mutex::new(Some(guard)), sender)));
+    assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    clock.advance_by(Duration::from_secs(3));
+    has_let_go.recv_timeout(Duration::from_secs(60)).unwrap();
+    locker.shutdown(Duration::from_secs(60)).await.unwrap();
+    let ends: Vec<_> =
+        heard.take().into_iter().filter(|it| it.starts_with("lost") || it.starts_with("released")).collect();
+    assert_eq!(ends, ["lost MaxHold"]);
 }

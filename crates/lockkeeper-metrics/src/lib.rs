@@ -15,8 +15,12 @@
 //! [`METERS`], `store` and, if it has a name, `locker`. The key is never a label. Dashboards and alerts of the
 //! repository read them as they are, if your recorder keeps histograms as histograms:
 //! [`bounds`](lockkeeper::meters::bounds) are the buckets they expect. Counters are there as soon as a locker is built, at
-//! zero: an alert on an increase rings for the first one, too.
+//! zero: an alert on an increase rings for the first one, too. With the feature `twophase` also two-phase commit is told:
+//! `ToMetrics::two_phase` and `ToMetrics::in_doubt`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "twophase")]
+mod two_phase;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,6 +44,8 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 #[derive(Clone, Debug, Default)]
 pub struct ToMetrics {
     classes: Option<Classes>,
+    #[cfg(feature = "twophase")]
+    shown: two_phase::Shown,
 }
 
 impl ToMetrics {
@@ -59,12 +65,12 @@ impl ToMetrics {
     /// # let _ = (mail, tables);
     /// ```
     pub fn by_class(classify: impl for<'a> Fn(&'a Name) -> &'a str + Send + Sync + 'static) -> Self {
-        ToMetrics { classes: Some(Classes::by_class(classify)) }
+        ToMetrics { classes: Some(Classes::by_class(classify)), ..ToMetrics::default() }
     }
 
     /// The same by what stands before the first `end`: `orders/42` is of the class `orders`. Keys without it are `other`.
     pub fn by_prefix(end: char) -> Self {
-        ToMetrics { classes: Some(Classes::by_prefix(end)) }
+        ToMetrics { classes: Some(Classes::by_prefix(end)), ..ToMetrics::default() }
     }
 
     fn of(&self, source: &Source<'_>) -> OfLocker {
@@ -96,6 +102,11 @@ fn describe(recorder: &dyn Recorder, meter: &Meter) {
         Kind::Gauge => recorder.describe_gauge(name, unit, help),
         _ => recorder.describe_histogram(name, unit, help),
     }
+}
+
+/// Where it is told.
+fn about() -> Metadata<'static> {
+    Metadata::new("lockkeeper", Level::INFO, Some(module_path!()))
 }
 
 /// What tells one series of a locker from another: the meter, its two labels, and the class of the key if that matters.
@@ -155,7 +166,7 @@ impl OfLocker {
         labels.extend(class.map(|it| Label::new("class", it.to_owned())));
         labels.extend(reading.labels().map(|(name, value)| Label::new(name, value)));
         let key = Key::from_parts(reading.meter.openmetrics_name(), labels);
-        let about = Metadata::new("lockkeeper", Level::INFO, Some(module_path!()));
+        let about = about();
         metrics::with_recorder(|recorder| match reading.meter.kind {
             Kind::Counter => Handle::Counter(recorder.register_counter(&key, &about)),
             Kind::Gauge => Handle::Gauge(recorder.register_gauge(&key, &about)),

@@ -16,6 +16,13 @@ enum Instrument {
     Histogram(Histogram<f64>),
 }
 
+/// One with the buckets of the table.
+pub(crate) fn histogram(meter: &Meter, row: &lockkeeper::meters::Meter) -> Histogram<f64> {
+    let unit = if row.unit == "s" { "s" } else { "1" };
+    let histogram = meter.f64_histogram(row.name).with_description(row.help).with_unit(unit);
+    histogram.with_boundaries(bounds(row).to_vec()).build()
+}
+
 impl Instruments {
     pub(crate) fn of(meter: &Meter) -> Self {
         let make = |it: &lockkeeper::meters::Meter| match it.kind {
@@ -25,11 +32,7 @@ impl Instruments {
             Kind::Gauge => {
                 Instrument::UpDown(meter.i64_up_down_counter(it.name).with_description(it.help).build())
             }
-            _ => {
-                let unit = if it.unit == "s" { "s" } else { "1" };
-                let histogram = meter.f64_histogram(it.name).with_description(it.help).with_unit(unit);
-                Instrument::Histogram(histogram.with_boundaries(bounds(it).to_vec()).build())
-            }
+            _ => Instrument::Histogram(histogram(meter, it)),
         };
         Instruments(METERS.iter().map(make).collect())
     }

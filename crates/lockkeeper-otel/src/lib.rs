@@ -27,11 +27,12 @@
 //! Across processes the span travels in the note of the lock, behind what was written there, if it is sampled; whoever waits
 //! at the store looks once who holds. Both are left out where the caller has no sampled span. A lock that was handed on
 //! inside its process is still known by the caller that got it from the store. Who only tries is not linked to holders in
-//! other processes, and Redlock links nobody across processes.
+//! other processes, and Redlock and session locks of MariaDB and MySQL link nobody across processes.
 //!
 //! The caller's span is the one in OpenTelemetry's current context when the request is polled. Metrics are those of
 //! [`METERS`](lockkeeper::meters::METERS), without keys; spans have the key as `lockkeeper.key` unless
-//! [`without_keys`](ToOtel::without_keys) is said.
+//! [`without_keys`](ToOtel::without_keys) is said. With the feature `twophase` also the numbers of two-phase commit are told:
+//! `ToOtel::two_phase` and `ToOtel::in_doubt`.
 //!
 //! [`ToOtel::with`] takes a meter and a tracer of yours, so `opentelemetry` is part of this interface and re-exported. When it
 //! makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
@@ -39,6 +40,8 @@
 
 mod instruments;
 mod spans;
+#[cfg(feature = "twophase")]
+mod two_phase;
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,12 +59,27 @@ pub use opentelemetry;
 use instruments::Instruments;
 use spans::Spans;
 
-/// An observer that makes metrics and spans. One can observe all lockers of a process.
+/// An observer that makes metrics and spans. One can observe all lockers of a process. Its clones share everything.
 pub struct ToOtel<T: Tracer = BoxedTracer> {
     tracer: Arc<T>,
     instruments: Arc<Instruments>,
+    #[cfg(feature = "twophase")]
+    two_phase: Arc<two_phase::TwoPhase>,
     with_keys: bool,
     classes: Option<Classes>,
+}
+
+impl<T: Tracer> Clone for ToOtel<T> {
+    fn clone(&self) -> Self {
+        ToOtel {
+            tracer: self.tracer.clone(),
+            instruments: self.instruments.clone(),
+            #[cfg(feature = "twophase")]
+            two_phase: self.two_phase.clone(),
+            with_keys: self.with_keys,
+            classes: self.classes.clone(),
+        }
+    }
 }
 
 impl<T: Tracer> fmt::Debug for ToOtel<T> {
@@ -92,8 +110,14 @@ where
     /// # let _ = observer;
     /// ```
     pub fn with(meter: &Meter, tracer: T) -> Self {
-        let instruments = Arc::new(Instruments::of(meter));
-        ToOtel { tracer: Arc::new(tracer), instruments, with_keys: true, classes: None }
+        ToOtel {
+            tracer: Arc::new(tracer),
+            instruments: Arc::new(Instruments::of(meter)),
+            #[cfg(feature = "twophase")]
+            two_phase: Arc::new(two_phase::TwoPhase::of(meter)),
+            with_keys: true,
+            classes: None,
+        }
     }
 
     /// Leave the names of locks out of spans, for names that nobody may read.

@@ -36,6 +36,11 @@ impl Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
     }
 
+    /// The server ends before it has what is waited for.
+    pub(crate) fn closing() -> Self {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "closing", "the server is being shut down")
+    }
+
     /// The lock was not to be had in time.
     pub(crate) fn taken() -> Self {
         Refusal::new(

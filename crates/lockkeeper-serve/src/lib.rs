@@ -29,6 +29,7 @@
 //! makes a breaking release, the next minor release of this crate (0.x) follows, never a patch.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod alarm;
 mod answer;
 mod ask;
 mod console;

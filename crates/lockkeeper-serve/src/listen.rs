@@ -267,7 +267,7 @@ impl Connections {
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
             let accepted = match &listener.0 {
                 Bound::Tcp(it, _) => it.accept().await.map(|(stream, address)| {
-                    let (peer, stream) = Peer::on_tcp(stream, &address.to_string());
+                    let (peer, stream) = Peer::on_tcp(stream, address);
                     self.serve(stream, peer, graceful, room);
                 }),
                 Bound::Unix(it, _) => it.accept().await.map(|(stream, _)| {

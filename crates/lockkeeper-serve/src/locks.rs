@@ -15,6 +15,7 @@ use lockkeeper_core::Moment;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::alarm::Alarm;
 use crate::answer::{Refusal, Result, line};
 use crate::ask::{Ask, OF_LOCKS};
 use crate::held::{Held, Loss, word};
@@ -167,7 +168,7 @@ impl Keeping {
                         reason = &mut *lost => break word(reason),
                         () = &mut closing => break CLOSING,
                         () = &mut ended => return None,
-                        () = clock.sleep_until(due) => {}
+                        () = Alarm::at(&self.state, due) => {}
                     }
                     let remaining = held.remaining().min(PROMISED_MAX);
                     let until = clock.now().after(remaining);

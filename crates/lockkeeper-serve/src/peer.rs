@@ -5,6 +5,7 @@
 //! before the host has taken all that came before it and has room for more. Then what is not acknowledged tells of a dead host.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
@@ -27,38 +28,41 @@ const ROOM: u32 = 2048;
 
 /// Who is at the other end.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    /// In words: an address, or a user of this machine.
-    pub(crate) shown: Arc<str>,
-    connection: Arc<Connection>,
-}
+pub(crate) struct Peer(Arc<Connection>);
 
 impl Peer {
     /// A program on some host, and the way to it.
-    pub(crate) fn on_tcp(stream: TcpStream, address: &str) -> (Self, ToPeer) {
-        Peer::with(Connection::tcp(stream), address.into())
+    pub(crate) fn on_tcp(stream: TcpStream, address: SocketAddr) -> (Self, ToPeer) {
+        Peer::with(Connection::tcp(stream, address))
     }
 
     /// A program on this machine, and the way to it. However full that is, its end is noticed.
     pub(crate) fn on_socket(stream: UnixStream) -> (Self, ToPeer) {
-        let shown = user(&stream).into();
-        Peer::with(Connection { stream: Stream::Unix(stream), enough: None }, shown)
+        Peer::with(Connection { stream: Stream::Unix(stream), enough: None })
     }
 
-    fn with(connection: Connection, shown: Arc<str>) -> (Self, ToPeer) {
+    fn with(connection: Connection) -> (Self, ToPeer) {
         let connection = Arc::new(connection);
-        (Peer { shown, connection: connection.clone() }, ToPeer(connection))
+        (Peer(connection.clone()), ToPeer(connection))
+    }
+
+    /// Who that is in words: an address, or a user of this machine.
+    pub(crate) fn shown(&self) -> String {
+        match &self.0.stream {
+            Stream::Tcp(_, address) => address.to_string(),
+            Stream::Unix(stream) => user(stream),
+        }
     }
 
     /// Whether its host has taken all that was sent, and has room for a line that can also be left out.
     pub(crate) fn has_room(&self) -> bool {
-        self.connection.has_room()
+        self.0.has_room()
     }
 
     /// Resolves when it has closed its end, also behind words that nobody has read. Whoever reads on would have to keep them,
     /// however many they are.
     pub(crate) async fn ended(&self) {
-        self.connection.stream.ended().await;
+        self.0.stream.ended().await;
     }
 }
 
@@ -80,7 +84,8 @@ fn user(stream: &UnixStream) -> String {
 /// A connection of either kind.
 #[derive(Debug)]
 enum Stream {
-    Tcp(TcpStream),
+    /// Where it comes from is not known any more once it has ended.
+    Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
 }
 
@@ -88,7 +93,7 @@ enum Stream {
 macro_rules! either {
     ($stream:expr, $it:ident => $said:expr) => {
         match $stream {
-            Stream::Tcp($it) => $said,
+            Stream::Tcp($it, _) => $said,
             Stream::Unix($it) => $said,
         }
     };
@@ -134,7 +139,7 @@ struct Connection {
 
 impl Connection {
     /// Small lines are sent at once, and a host that vanished without a word is noticed.
-    fn tcp(stream: TcpStream) -> Self {
+    fn tcp(stream: TcpStream, address: SocketAddr) -> Self {
         // Half of what there is at the beginning, for a host that has hardly any.
         let enough = Flow::of(&stream).filter(|it| 0 < it.room).map(|it| ROOM.min(it.room / 2));
         // Where the system refuses, the lock is still freed when the connection ends.
@@ -148,11 +153,11 @@ impl Connection {
         if enough.is_some() {
             let _ = sockopt::set_tcp_user_timeout(&stream, DEAD_AFTER_MS);
         }
-        Connection { stream: Stream::Tcp(stream), enough }
+        Connection { stream: Stream::Tcp(stream, address), enough }
     }
 
     fn has_room(&self) -> bool {
-        let (Some(enough), Stream::Tcp(stream)) = (self.enough, &self.stream) else { return true };
+        let (Some(enough), Stream::Tcp(stream, _)) = (self.enough, &self.stream) else { return true };
         Flow::of(stream).is_none_or(|it| it.under_way == 0 && enough <= it.room)
     }
 }
@@ -266,12 +271,12 @@ mod tests {
         sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
         rustix::net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
         let (accepted, address) = listener.accept().await.unwrap();
-        let (peer, to) = Peer::on_tcp(accepted, &address.to_string());
+        let (peer, to) = Peer::on_tcp(accepted, address);
         (socket.into(), peer, to)
     }
 
     fn tcp(to: &ToPeer) -> &TcpStream {
-        let Stream::Tcp(stream) = &to.0.stream else { panic!("it is on TCP") };
+        let Stream::Tcp(stream, _) = &to.0.stream else { panic!("it is on TCP") };
         stream
     }
 

@@ -7,6 +7,7 @@ use lockkeeper_core::inspect::DynInspect;
 use lockkeeper_core::{Clock, Locker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::alarm::Alarms;
 use crate::answer::{Refusal, Result};
 use crate::doubt::Doubts;
 use crate::hot::HotNames;
@@ -63,6 +64,7 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) tokens: Tokens,
+    pub(crate) alarms: Alarms,
     pub(crate) store_health: StoreHealth,
     streams: Arc<Semaphore>,
     browsers: Arc<Semaphore>,
@@ -74,8 +76,8 @@ impl State {
     pub(crate) fn new(locker: Locker, inspect: Arc<dyn DynInspect>, token: Secret, session: Secret) -> Self {
         let (limits, store) = (Limits::default(), locker.profile().name.to_owned());
         State {
+            watch: Watch::new(inspect.clone()).beside(&locker),
             locker,
-            watch: Watch::new(inspect.clone()),
             hot: None,
             doubts: None,
             inspect,
@@ -92,6 +94,7 @@ impl State {
             limits,
             metrics: None,
             tokens: Tokens::default(),
+            alarms: Alarms::default(),
             store_health: StoreHealth::default(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             browsers: Arc::new(Semaphore::new(BROWSERS_MAX)),
@@ -132,7 +135,7 @@ impl State {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.closing() => Err(Refusal::busy("the server is being shut down")),
+            () = self.closing() => Err(Refusal::closing()),
             () = ended(peer) => Err(Refusal::invalid(
                 "the connection was closed from your side while the lock was waited for: keep it open until you let go",
             )),

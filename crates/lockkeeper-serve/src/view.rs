@@ -14,6 +14,9 @@ pub(crate) struct Lock {
     pub(crate) waiters: Vec<Waiter>,
     /// What stands in its line and is not ours.
     pub(crate) foreign: Vec<String>,
+    /// How many clients of this server wait in its own line, of whom the store does not know. For the console.
+    #[serde(skip)]
+    pub(crate) here: usize,
 }
 
 impl Lock {
@@ -23,12 +26,19 @@ impl Lock {
             holders: info.holders.iter().map(Holder::of).collect(),
             waiters: (1..).zip(&info.waiters).map(Waiter::of).collect(),
             foreign: info.foreign.clone(),
+            here: 0,
         }
+    }
+
+    /// How many wait, wherever that is.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len() + self.here
     }
 
     /// A lock that nobody holds or waits for.
     pub(crate) fn free(name: &str) -> Self {
-        Lock { name: name.to_owned(), holders: Vec::new(), waiters: Vec::new(), foreign: Vec::new() }
+        let (holders, waiters, foreign) = (Vec::new(), Vec::new(), Vec::new());
+        Lock { name: name.to_owned(), holders, waiters, foreign, here: 0 }
     }
 }
 
@@ -78,6 +88,9 @@ pub(crate) struct Who {
     /// The trace in which it asked, in hexadecimal digits. For the console.
     #[serde(skip)]
     pub(crate) trace: Option<String>,
+    /// The longest validity that was seen of it. That is about its ttl, which stores do not tell. For the console.
+    #[serde(skip)]
+    pub(crate) longest_ms: u64,
 }
 
 impl Who {
@@ -99,7 +112,13 @@ impl Who {
             weight: it.load.weight,
             capacity: it.load.capacity,
             trace: label.trace.map(|it| format!("{:032x}", u128::from_be_bytes(it.trace_id))),
+            longest_ms: millis(it.valid_for),
         }
+    }
+
+    /// A validity below this is short: who renews does so with two thirds of the ttl left, so two renewals are missing.
+    pub(crate) fn short_ms(&self) -> u64 {
+        self.longest_ms / 3
     }
 }
 

@@ -22,7 +22,7 @@ const CHANGES_MAX: usize = 5000;
 const ROLES_EVERY: Duration = Duration::from_secs(5);
 /// Locks of which it is asked whether they are somebody's role.
 const ROLES_ASKED_MAX: usize = 200;
-/// A validity that is off by more than this from what was to be expected was renewed.
+/// A validity that is off by more than this from what was to be expected was renewed, or by a quarter of what is usual for it.
 const RENEWED_MS: u64 = 1500;
 
 /// All locks as they were at one time.
@@ -63,6 +63,8 @@ pub(crate) type Diagnosis = Result<Vec<Finding>, String>;
 #[derive(Debug)]
 pub(crate) struct Watch {
     inspect: Arc<dyn DynInspect>,
+    /// Whose callers wait here, if anybody's.
+    here: Option<Locker>,
     clock: Clock,
     pub(crate) every: Duration,
     last: Mutex<Option<Arc<Seen>>>,
@@ -79,6 +81,7 @@ impl Watch {
     pub(crate) fn new(inspect: Arc<dyn DynInspect>) -> Self {
         Watch {
             inspect,
+            here: None,
             clock: Clock::boot(),
             every: EVERY,
             last: Mutex::default(),
@@ -91,6 +94,11 @@ impl Watch {
         }
     }
 
+    /// The same where callers of this locker may wait, too.
+    pub(crate) fn beside(self, locker: &Locker) -> Self {
+        Watch { here: Some(locker.clone()), ..self }
+    }
+
     /// The locks, not older than an interval.
     pub(crate) async fn look(&self) -> Arc<Seen> {
         // Held while the store is asked: whoever comes meanwhile gets the same answer.
@@ -101,8 +109,8 @@ impl Watch {
         }
         let found = self.inspect.list("").await;
         let at = self.clock.now();
-        let (locks, as_of, trouble) = match found {
-            Ok(infos) => (infos.iter().map(Lock::of).collect(), at, None),
+        let (mut locks, as_of, trouble) = match found {
+            Ok(infos) => (self.with_ours(infos.iter().map(Lock::of).collect()), at, None),
             Err(fault) => {
                 let (before, as_of) =
                     last.as_ref().map_or((Vec::new(), at), |it| (it.locks.clone(), it.as_of));
@@ -110,11 +118,22 @@ impl Watch {
             }
         };
         if let Some(before) = last.as_ref().filter(|_| trouble.is_none()) {
+            keep_longest(&before.locks, &mut locks);
             self.remember(before, &locks, at);
         }
         let seen = Arc::new(Seen { locks, at, as_of, trouble });
         *last = Some(seen.clone());
         seen
+    }
+
+    /// And who waits for them in this process.
+    fn with_ours(&self, mut locks: Vec<Lock>) -> Vec<Lock> {
+        let waiting = self.here.as_ref().map(Locker::waiting).unwrap_or_default();
+        let waiting: BTreeMap<&str, usize> = waiting.iter().map(|it| (it.0.as_str(), it.1)).collect();
+        for it in &mut locks {
+            it.here = waiting.get(it.name.as_str()).copied().unwrap_or_default();
+        }
+        locks
     }
 
     /// What the doctor says, not older than half a minute.
@@ -205,6 +224,8 @@ impl Watch {
 
     fn remember(&self, before: &Seen, now: &[Lock], at: Moment) {
         let passed = millis(at - before.as_of);
+        // Who held it a while ago may have renewed it, and let go since, if nobody has tried to look meanwhile.
+        let is_watched = at - before.at <= self.every * 2;
         let old: BTreeMap<&str, &Lock> = before.locks.iter().map(|it| (it.name.as_str(), it)).collect();
         let new: BTreeMap<&str, &Lock> = now.iter().map(|it| (it.name.as_str(), it)).collect();
         let mut changes = self.changes();
@@ -214,7 +235,7 @@ impl Watch {
             }
             for it in gone(old.get(name).copied(), new.get(name).copied()) {
                 // Whoever renews is never so near to its end.
-                let ran_out = it.who.valid_for_ms <= passed;
+                let ran_out = is_watched && it.who.valid_for_ms <= passed;
                 self.ran_out.fetch_add(u64::from(ran_out), Ordering::Relaxed);
                 let how = if ran_out { "ran out of time: it was not renewed" } else { "no longer holds it" };
                 let what = format!("{} {how}", who(&it.who));
@@ -226,6 +247,24 @@ impl Watch {
         }
         let surplus = changes.len().saturating_sub(CHANGES_MAX);
         changes.drain(..surplus);
+    }
+}
+
+/// What was seen of those who are still there stays known.
+fn keep_longest(before: &[Lock], now: &mut [Lock]) {
+    let old: BTreeMap<&str, &Lock> = before.iter().map(|it| (it.name.as_str(), it)).collect();
+    let longest = |was: Option<&Who>, it: &mut Who| {
+        it.longest_ms = it.longest_ms.max(was.map_or(0, |it| it.longest_ms));
+    };
+    for lock in now {
+        let Some(old) = old.get(lock.name.as_str()) else { continue };
+        for it in &mut lock.holders {
+            longest(old.holders.iter().find(|was| same(was, it)).map(|it| &it.who), &mut it.who);
+        }
+        for it in &mut lock.waiters {
+            let was = old.waiters.iter().find(|was| is_same_process(&was.who, &it.who));
+            longest(was.map(|it| &it.who), &mut it.who);
+        }
     }
 }
 
@@ -241,7 +280,7 @@ fn holders(lock: Option<&Lock>) -> &[Holder] {
 
 /// What is new of a lock between two looks at it, in words.
 fn told(before: Option<&Lock>, now: Option<&Lock>) -> Vec<String> {
-    let waiters = |it: Option<&Lock>| it.map_or(0, |it| it.waiters.len());
+    let waiters = |it: Option<&Lock>| it.map_or(0, Lock::waiting);
     let mut told = Vec::new();
     for it in gone(now, before) {
         let fence = it.fence.as_deref().map(|it| format!(", fence {it}")).unwrap_or_default();
@@ -277,13 +316,14 @@ pub(crate) fn differ(before: &[&Lock], now: &[&Lock], between: Duration) -> bool
     let passed = crate::view::millis(between);
     let as_expected = |old: &Who, new: &Who| {
         is_same_process(old, new)
-            && old.valid_for_ms.saturating_sub(passed).abs_diff(new.valid_for_ms) < RENEWED_MS
+            && old.valid_for_ms.saturating_sub(passed).abs_diff(new.valid_for_ms)
+                <= RENEWED_MS.min(new.longest_ms / 4)
     };
     let same_lock = |old: &Lock, new: &Lock| {
         old.name == new.name
             && old.foreign == new.foreign
             && old.holders.len() == new.holders.len()
-            && old.waiters.len() == new.waiters.len()
+            && (old.waiters.len(), old.here) == (new.waiters.len(), new.here)
             && old
                 .holders
                 .iter()
@@ -348,6 +388,57 @@ mod tests {
         assert_eq!(watch.ran_out(), 1);
         let told = watch.history("x", 1).remove(0).what;
         assert!(told.ends_with("it was not renewed"), "{told}");
+    }
+
+    /// Who opens the console in the evening does not see all locks of the morning as lost.
+    #[tokio::test]
+    async fn what_ended_while_nobody_looked_is_no_loss() {
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        let store = Memory::new(clock.clone());
+        let watch = Watch { clock: clock.clone(), ..Watch::new(Arc::new(store.clone())) };
+        let claim = Claim::new(Key::new("x").unwrap(), Duration::from_secs(10)).unwrap();
+        let mut place = store.enter(claim);
+        place.turn().await.unwrap();
+        watch.look().await;
+        for _ in 0..4 {
+            clock.advance_by(Duration::from_secs(3));
+            place.renew().await.unwrap();
+        }
+        place.leave().await.unwrap();
+        watch.look().await;
+        assert_eq!(watch.ran_out(), 0, "{:?}", watch.history("x", 9));
+    }
+
+    /// Stores do not tell the ttl, so what is short is judged by what was seen: a lock of two seconds is as well as one of a minute.
+    #[tokio::test]
+    async fn a_validity_is_short_when_two_renewals_are_missing() {
+        let clock = Clock::virtual_from(Duration::from_secs(1));
+        let store = Memory::new(clock.clone());
+        let watch = Watch {
+            clock: clock.clone(),
+            every: Duration::from_millis(1),
+            ..Watch::new(Arc::new(store.clone()))
+        };
+        for seconds in [2, 60] {
+            let ttl = Duration::from_secs(seconds);
+            let mut place = store.enter(Claim::new(Key::new("x").unwrap(), ttl).unwrap());
+            place.turn().await.unwrap();
+            let is_short = async || {
+                let seen = watch.look().await;
+                let who = &seen.locks[0].holders[0].who;
+                who.valid_for_ms < who.short_ms()
+            };
+            for _ in 0..3 {
+                assert!(!is_short().await);
+                clock.advance_by(ttl / 3);
+                place.renew().await.unwrap();
+            }
+            for (passed, short) in [(ttl / 2, false), (ttl / 5, true)] {
+                clock.advance_by(passed);
+                assert_eq!(is_short().await, short, "{seconds} s: {passed:?} later");
+            }
+            place.leave().await.unwrap();
+        }
     }
 
     /// Each role is a question of its own, so they are asked less often than the locks.

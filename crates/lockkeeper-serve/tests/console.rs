@@ -13,7 +13,7 @@ use common::{Server, TOKEN, fence, sqlite, until, within};
 use lockkeeper_core::inspect::Severity;
 use lockkeeper_serve::{HotNames, InDoubt, InDoubts, Serve};
 use serde_json::Value;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A request with these headers, and the whole text of its answer.
 async fn ask(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> (u16, String, String) {
@@ -212,6 +212,37 @@ async fn the_doctors_page_has_what_the_doctor_found() {
     }
     let sections = page.matches("<section class=\"finding").count();
     assert_eq!(sections, findings.len(), "{page}");
+    server.ends().await;
+}
+
+/// Clients of one server wait in its own line: the store, and so the list, knows nothing of them.
+#[tokio::test]
+async fn who_waits_in_this_servers_line_is_shown() {
+    let (_folder, url) = sqlite();
+    let server = Server::at(&url).await;
+    let cookie = cookie(&server).await;
+    let (held, _) = server.lock("x").await;
+    let mut waiting = Vec::new();
+    let shows = async |path: &str, words: &str| {
+        until(&format!("{path} shows {words}"), async || {
+            ask(&server, "GET", path, &cookie, "").await.2.contains(words)
+        })
+        .await;
+    };
+    for words in
+        ["1 client of this server waits in its own line", "2 clients of this server wait in its own line"]
+    {
+        let mut client = server.connect().await;
+        client.write_all(format!("{}\r\n", server.head("POST", "/v1/locks/x")).as_bytes()).await.unwrap();
+        waiting.push(client);
+        shows("/locks/x", words).await;
+    }
+    assert!(server.shown("x").await["waiters"].as_array().unwrap().is_empty(), "the store does not know");
+    shows("/locks?waited=on", "<td data-title=\"Waiting\"><div>2</div></td>").await;
+    shows("/", "<h2>Waiting</h2><p><b>2</b></p>").await;
+    drop(waiting);
+    shows("/locks/x", "Nobody waits.").await;
+    drop(held);
     server.ends().await;
 }
 

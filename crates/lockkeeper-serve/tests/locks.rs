@@ -387,3 +387,23 @@ async fn the_end_of_the_server_is_told_before_locks_are_given_back() {
     within("the server ends", server.ends()).await;
     assert!(store.show(&key).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn whoever_waits_is_told_that_the_server_ends() {
+    let (_folder, url) = sqlite();
+    let (here, mut there) = (Server::at(&url).await, Server::at(&url).await);
+    let (_held, _) = here.lock("x?ttl=60s").await;
+    for what in ["/v1/locks/x", "/v1/tokens?name=x", "/v1/leaders/x?value=me"] {
+        let mut waiting = there.connect().await;
+        waiting.write_all(format!("{}\r\n", there.head("POST", what)).as_bytes()).await.unwrap();
+        until("it waits", || async { !here.shown("x").await["waiters"].as_array().unwrap().is_empty() })
+            .await;
+        there.tell_to_end();
+        let mut refused = Streaming::read(waiting).await;
+        assert_eq!((refused.status, &refused.event().await["error"]), (503, &"closing".into()), "{what}");
+        there.ends().await;
+        there = Server::at(&url).await;
+    }
+    here.ends().await;
+    there.ends().await;
+}

@@ -31,7 +31,7 @@ impl Inspect for Sqlite {
     }
 
     async fn doctor(&self) -> backend::Result<Vec<Finding>> {
-        self.worker.ask(Examine).await
+        self.worker.ask(Examine(self.options().clone())).await
     }
 }
 

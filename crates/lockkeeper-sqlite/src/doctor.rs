@@ -14,27 +14,28 @@ use crate::work::{Look, Verb};
 
 /// Look at everything that could endanger locks in this file.
 #[derive(Debug)]
-pub(crate) struct Examine;
+pub(crate) struct Examine(pub(crate) SqliteOptions);
+
+impl Examine {
+    fn findings(&self, connection: &Connection) -> Result<Vec<Finding>> {
+        let options = &self.0;
+        let findings =
+            [disk(options), durability(options), soundness(connection)?, permissions(options), log(options)];
+        Ok(findings.into())
+    }
+}
 
 impl Verb for Examine {
     type Answer = Vec<Finding>;
     const DOING: &'static str = "examining the file";
 
     fn look(&mut self, look: &Look<'_>) -> Result<Option<Self::Answer>> {
-        let options = look.options;
-        let findings = [
-            disk(options),
-            durability(options),
-            soundness(look.connection)?,
-            permissions(options),
-            log(options),
-        ];
-        Ok(Some(findings.into()))
+        self.findings(look.connection).map(Some)
     }
 
-    fn run(&self, _tx: &mut Tx<'_>) -> Result<Self::Answer> {
-        // `look` always answers, and nothing here needs a write lock.
-        Ok(Vec::new())
+    /// Nothing here needs a write lock, but whoever comes while others wait for one travels along.
+    fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Answer> {
+        self.findings(tx.connection)
     }
 }
 

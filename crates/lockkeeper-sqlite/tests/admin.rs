@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::*;
 use lockkeeper_core::backend::{Backend, Place, Renewal};
 use lockkeeper_core::inspect::{Inspect, Severity};
-use lockkeeper_core::{Fence, Key, Label, Load};
+use lockkeeper_core::{Clock, Fence, Key, Label, Load};
 use lockkeeper_sqlite::{Durability, Sqlite};
 
 fn key(name: &str) -> Key {
@@ -141,5 +141,29 @@ fn the_doctor_names_what_endangers_locks() {
         let warned: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Warning).collect();
         assert_eq!(warned.len(), 1, "{findings:?}");
         assert!(warned[0].what.contains("666"));
+    });
+}
+
+/// Who comes while others wait for the write lock is served with them.
+#[test]
+fn the_doctor_who_travels_along_finds_what_it_finds_alone() {
+    run(async {
+        let fixture = Fixture::new();
+        let backend = fixture.open().await;
+        let alone = backend.doctor().await.unwrap();
+        let (raw, clock) = (rusqlite::Connection::open(fixture.path()).unwrap(), Clock::boot());
+        raw.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let ((_held, _), among_others, ()) = tokio::join!(
+            hold(&backend, claim("x")),
+            async {
+                clock.sleep(SECOND / 50).await;
+                backend.doctor().await.unwrap()
+            },
+            async {
+                clock.sleep(SECOND / 10).await;
+                raw.execute_batch("ROLLBACK").unwrap();
+            }
+        );
+        assert_eq!(among_others.len(), alone.len(), "all that a doctor looks at: {among_others:?}");
     });
 }

@@ -282,6 +282,29 @@ impl Locker {
         self.0.queue.len()
     }
 
+    /// For which keys callers of this process wait in its own line, and how many. No store knows of them: whoever represents this
+    /// process at the store is not among them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockkeeper_core::Error> {
+    /// use lockkeeper_core::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::default());
+    /// let held = locker.lock("orders/42").await?;
+    /// assert!(locker.waiting().is_empty());
+    /// let waits = tokio::spawn(locker.lock("orders/42"));
+    /// tokio::task::yield_now().await;
+    /// let waiting = locker.waiting();
+    /// assert_eq!((waiting.len(), waiting[0].0.as_str(), waiting[0].1), (1, "orders/42", 1));
+    /// # drop((held, waits));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn waiting(&self) -> Vec<(Key, usize)> {
+        self.0.queue.waiting()
+    }
+
     /// Give back everything that is idle here, in the background: see [`LockerBuilder::warm`](crate::LockerBuilder::warm). How many
     /// locks that were.
     ///

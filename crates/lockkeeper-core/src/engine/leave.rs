@@ -116,12 +116,16 @@ pub(crate) fn kept(engine: &Engine, held: &Hold, since: Since) {
     }
 }
 
-/// Tell observers that a hold is over. Not if it was lost before, nor if its caller went away before it had the guard.
+/// Tell observers that a hold is over. Not if its loss was told before, nor if its caller went away before it had the guard.
 #[inline(never)]
 fn tell_released(engine: &Engine, held: &Hold, handed_on: bool, since: Since) {
     let Some(began) = since.began() else { return };
-    let held_for = engine.clock.now() - began;
-    engine.observe(&Event::Released { key: &held.tenure.key, fence: held.fence, handed_on, held: held_for });
+    let (key, fence, held_for) = (&held.tenure.key, held.fence, engine.clock.now() - began);
+    // The holder is told of a loss first, and may have let go before observers are told: that is a loss all the same.
+    engine.observe(&match held.tenure.lost() {
+        Some(reason) => Event::Lost { key, fence, reason, held: Some(held_for) },
+        None => Event::Released { key, fence, handed_on, held: held_for },
+    });
 }
 
 /// Tell observers of a loss. Not if the lock had been given back meanwhile.

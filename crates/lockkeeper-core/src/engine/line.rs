@@ -172,6 +172,10 @@ impl Line {
         self.room.key()
     }
 
+    pub(super) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
     /// What is held, or idle.
     pub(super) fn held(&self) -> &[Holding] {
         self.room.holdings()

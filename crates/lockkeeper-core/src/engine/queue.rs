@@ -74,6 +74,17 @@ impl Queue {
         self.shards.iter().map(|it| locked(it).lines.len()).sum()
     }
 
+    /// The keys that somebody waits for in this process, and how many.
+    pub(crate) fn waiting(&self) -> Vec<(Key, usize)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = locked(shard);
+            let waited = shard.lines.iter().map(|it| (it, it.waiting())).filter(|it| 0 < it.1);
+            all.extend(waited.map(|(line, count)| (line.key().clone(), count)));
+        }
+        all
+    }
+
     pub(crate) fn bounds(&self) -> &Bounds {
         &self.bounds
     }

@@ -62,7 +62,7 @@ pub(crate) async fn break_holder(
         Broken::Lost(occupant) => {
             let broken = Holder::of(&occupant);
             // Where the router is mounted elsewhere, nobody here knows where a request comes from.
-            let peer = peer.as_ref().map_or("somebody", |it| &*it.0.shown);
+            let peer = peer.map_or_else(|| "somebody".into(), |it| it.0.shown());
             let now = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time_of_day());
             let holder = who(&broken.who);
             state.tell(&format!(

@@ -39,7 +39,7 @@ function tick() {
   for (const it of document.querySelectorAll("[data-left]")) {
     const left = Number(it.dataset.left) - passed;
     it.textContent = span(left < 1000 ? Math.max(0, left) : left);
-    it.classList.toggle("short", left < 2000);
+    it.classList.toggle("short", left < Number(it.dataset.short));
   }
 }
 

@@ -39,7 +39,7 @@ fn transaction(it: &InDoubt) -> String {
     let mut rows = vec![("State", foreign(&it.state)), ("Seat", seat.to_owned())];
     if let Some(begun) = it.begun {
         // By the clock of whoever began it, which may be ahead of ours.
-        rows.push(("Begun", running(millis(time_of_day().saturating_sub(begun)), "for") + " ago"));
+        rows.push(("Begun", running(millis(time_of_day().saturating_sub(begun))) + " ago"));
     }
     if !it.note.is_empty() {
         rows.push(("Note", foreign(&it.note)));

@@ -28,14 +28,14 @@ pub(super) struct Hold<'a> {
 impl<'a> Figures<'a> {
     pub(super) fn of(locks: &[&'a Lock]) -> Self {
         let holds = || locks.iter().flat_map(|it| it.holders.iter().map(|by| Hold { name: &it.name, by }));
-        let waiting = locks.iter().filter(|it| !it.waiters.is_empty());
+        let waiting = locks.iter().filter(|it| 0 < it.waiting());
         Figures {
             count: locks.len(),
             held: locks.iter().filter(|it| !it.holders.is_empty()).count(),
-            waiting: locks.iter().map(|it| it.waiters.len()).sum(),
+            waiting: locks.iter().map(|it| it.waiting()).sum(),
             oldest: holds().filter(|it| it.by.held_for_ms.is_some()).max_by_key(|it| it.by.held_for_ms),
             shortest: holds().min_by_key(|it| it.by.who.valid_for_ms),
-            longest: waiting.map(|it| (it.name.as_str(), it.waiters.len())).max_by_key(|it| it.1),
+            longest: waiting.map(|it| (it.name.as_str(), it.waiting())).max_by_key(|it| it.1),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::parts::{address_of, esc, foreign, page, span, trouble};
 use super::rooms::table;
 use crate::hot::Hot;
 use crate::state::State;
-use crate::view::millis;
+use crate::view::{Lock, millis};
 
 /// Names of each list.
 const SHOWN: usize = 32;
@@ -19,7 +19,7 @@ pub(crate) async fn hot(Of(state): Of<Arc<State>>) -> Response {
     let mut live = trouble(&seen);
     let waiting = |name: &str| {
         let found = seen.locks.iter().find(|it| it.name == name);
-        found.map_or(0, |it| it.waiters.len()).to_string()
+        found.map_or(0, Lock::waiting).to_string()
     };
     let link = |it: &Hot| format!("<a href=\"{}\">{}</a>", address_of(&it.name), foreign(&it.name));
     if let Some(hot) = &state.hot {
@@ -32,7 +32,7 @@ pub(crate) async fn hot(Of(state): Of<Arc<State>>) -> Response {
         live.push_str(
             "<h2>Asked for here</h2><p class=\"quiet\">By clients of this server, since it began.</p>",
         );
-        live.push_str(&or_nothing(&["Name", "Asked for", "Waited in all", "Waiting in the store"], &rows));
+        live.push_str(&or_nothing(&["Name", "Asked for", "Waited in all", "Waiting"], &rows));
     }
     let rows: Vec<_> = state
         .watch

@@ -63,14 +63,14 @@ impl Choice {
     pub(super) fn all<'a>(&self, locks: &'a [Lock]) -> Vec<&'a Lock> {
         let meant = |it: &&Lock| match &self.name {
             Some(name) => it.name == *name,
-            None => it.name.contains(&self.search) && (!self.waited || !it.waiters.is_empty()),
+            None => it.name.contains(&self.search) && (!self.waited || 0 < it.waiting()),
         };
         let mut all: Vec<&Lock> = locks.iter().filter(meant).collect();
         let held = |it: &Lock| it.holders.iter().filter_map(|it| it.held_for_ms).max().unwrap_or(0);
         let valid = |it: &Lock| it.holders.iter().map(|it| it.who.valid_for_ms).min().unwrap_or(u64::MAX);
         match self.sort.as_str() {
             "held" => all.sort_by_key(|it| std::cmp::Reverse(held(it))),
-            "waiting" => all.sort_by_key(|it| std::cmp::Reverse(it.waiters.len())),
+            "waiting" => all.sort_by_key(|it| std::cmp::Reverse(it.waiting())),
             "valid" => all.sort_by_key(|it| valid(it)),
             _ => {}
         }
@@ -107,9 +107,11 @@ fn kind(it: &Who) -> String {
     }
 }
 
-/// A validity, marked where it is short.
+/// A validity, marked where it is short, also when it becomes so.
 fn validity(it: &Who) -> String {
-    running(it.valid_for_ms, "left")
+    let (left, short) = (it.valid_for_ms, it.short_ms());
+    let mark = if left < short { " class=\"short\"" } else { "" };
+    format!("<span data-left=\"{left}\" data-short=\"{short}\"{mark}>{}</span>", span(left))
 }
 
 pub(crate) async fn overview(Of(state): Of<Arc<State>>) -> Response {
@@ -136,9 +138,8 @@ pub(crate) async fn overview(Of(state): Of<Arc<State>>) -> Response {
         ),
         (
             "Oldest hold",
-            oldest.map_or_else(none, |it| {
-                format!("<b>{}</b>", running(it.by.held_for_ms.unwrap_or_default(), "for"))
-            }),
+            oldest
+                .map_or_else(none, |it| format!("<b>{}</b>", running(it.by.held_for_ms.unwrap_or_default()))),
             oldest.map(|it| link(it.name)).unwrap_or_default(),
         ),
         (
@@ -274,10 +275,10 @@ fn row(out: &mut String, lock: &Lock, holder: Option<&Holder>) {
         format!("<a href=\"{}\">{}</a>", address_of(&lock.name), foreign(&lock.name)),
         of(&note),
         of(&|it| kind(&it.who)),
-        of(&|it| it.held_for_ms.map_or_else(|| "?".into(), |it| running(it, "for"))),
+        of(&|it| it.held_for_ms.map_or_else(|| "?".into(), running)),
         of(&|it| it.fence.clone().unwrap_or_else(|| "?".into())),
         of(&|it| validity(&it.who)),
-        lock.waiters.len().to_string(),
+        lock.waiting().to_string(),
     ];
     if holder.is_none() && !lock.foreign.is_empty() {
         cells[1] = "<b class=\"bad\">something that is not Lockkeeper's</b>".into();
@@ -304,7 +305,7 @@ pub(crate) async fn lock(
         let _ = write!(live, "<p class=\"banner\">{}</p>", foreign(it));
     }
     if let Some(leader) = state.watch.leader(&state.locker, &seen, name).await {
-        let age = running(millis(leader.age), "for");
+        let age = running(millis(leader.age));
         let _ =
             write!(live, "<h2>Leads</h2><p>{} since {age}, term {}</p>", foreign(&leader.value), leader.term);
     }
@@ -325,7 +326,7 @@ fn quoted(name: &str) -> String {
 
 fn holders(state: &State, lock: &Lock) -> String {
     if lock.holders.is_empty() {
-        let waited = if lock.waiters.is_empty() { "free" } else { "waited for, held by nobody just now" };
+        let waited = if lock.waiting() == 0 { "free" } else { "waited for, held by nobody just now" };
         return format!("<p class=\"state\">This lock is <b>{waited}</b>.</p>");
     }
     let mut out = String::from("<h2>Holders</h2><div class=\"cards\">");
@@ -333,7 +334,7 @@ fn holders(state: &State, lock: &Lock) -> String {
         let fence = it.fence.as_deref().unwrap_or("?");
         let mut rows = vec![
             ("Kind", kind(&it.who)),
-            ("Held for", it.held_for_ms.map_or_else(|| "?".into(), |it| running(it, "for"))),
+            ("Held for", it.held_for_ms.map_or_else(|| "?".into(), running)),
             ("Fence", esc(fence)),
             ("Valid for", validity(&it.who)),
         ];
@@ -366,16 +367,28 @@ fn holders(state: &State, lock: &Lock) -> String {
 }
 
 fn line(lock: &Lock) -> String {
-    if lock.waiters.is_empty() {
-        return "<h2>Queue</h2><p class=\"empty\">Nobody waits.</p>".into();
+    let ours = match lock.here {
+        0 => String::new(),
+        1 => "<p class=\"quiet\">1 client of this server waits in its own line, of which the store does not know.</p>".into(),
+        some => format!(
+            "<p class=\"quiet\">{some} clients of this server wait in its own line, of which the store does not know.</p>"
+        ),
+    };
+    match lock.waiters.len() {
+        0 if ours.is_empty() => "<h2>Queue</h2><p class=\"empty\">Nobody waits.</p>".into(),
+        0 => format!("<h2>Queue</h2>{ours}"),
+        some => {
+            let first = format!("<h2>Queue</h2><p class=\"quiet\">{some} waiting, first in line first</p>");
+            first + &in_line(lock) + &ours
+        }
     }
-    let mut out = format!(
-        "<h2>Queue</h2><p class=\"quiet\">{} waiting, first in line first</p><ol class=\"line\">",
-        lock.waiters.len()
-    );
+}
+
+fn in_line(lock: &Lock) -> String {
+    let mut out = String::from("<ol class=\"line\">");
     for it in lock.waiters.iter().take(ROWS_MAX) {
         let note = it.who.note.as_deref().map(|it| format!(" <span class=\"note\">{}</span>", foreign(it)));
-        let waited = it.waited_for_ms.map_or_else(|| "?".into(), |it| running(it, "for"));
+        let waited = it.waited_for_ms.map_or_else(|| "?".into(), running);
         let _ = write!(
             out,
             "<li>{}{} <span class=\"quiet\">{}, waiting for {waited}, place valid for {}</span></li>",
@@ -397,7 +410,7 @@ fn history(state: &State, name: &str) -> String {
     let now = state.clock.now();
     out.push_str("<ul class=\"changes\">");
     for it in changes {
-        let ago = running(millis(now - it.at), "for");
+        let ago = running(millis(now - it.at));
         let _ = write!(out, "<li><span class=\"quiet\">{ago} ago</span> {}</li>", foreign(&it.what));
     }
     out + "</ul>"
@@ -438,7 +451,19 @@ mod tests {
 
     fn who(valid_for_ms: u64) -> Who {
         let (host, owner, note, trace) = ("h".into(), None, None, None);
-        Who { host, pid: 1, owner, note, valid_for_ms, kind: "lock", weight: 1, capacity: 1, trace }
+        let longest_ms = valid_for_ms;
+        Who {
+            host,
+            pid: 1,
+            owner,
+            note,
+            valid_for_ms,
+            kind: "lock",
+            weight: 1,
+            capacity: 1,
+            trace,
+            longest_ms,
+        }
     }
 
     fn lock(name: &str, held_for_ms: u64, valid_for_ms: u64, waiters: usize) -> Lock {

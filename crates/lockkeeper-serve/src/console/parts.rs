@@ -45,9 +45,9 @@ pub(super) fn span(ms: u64) -> String {
     humantime::format_duration(Duration::from_millis(rounded)).to_string()
 }
 
-/// A span that the script counts down or up.
-pub(super) fn running(ms: u64, way: &str) -> String {
-    format!("<span data-{way}=\"{ms}\">{}</span>", span(ms))
+/// A span that the script counts up.
+pub(super) fn running(ms: u64) -> String {
+    format!("<span data-for=\"{ms}\">{}</span>", span(ms))
 }
 
 /// The banner of a store that cannot be seen.

@@ -54,7 +54,7 @@ fn leaders(roles: &[Role]) -> String {
                 foreign(&it.leader.value),
                 foreign(&format!("{}:{}", it.leader.holder.host, it.leader.holder.pid)),
                 it.leader.term.to_string(),
-                running(millis(it.leader.age), "for"),
+                running(millis(it.leader.age)),
                 it.standing.to_string(),
             ]
         })

@@ -42,6 +42,8 @@ pub use table::{
     WAITING, bounds, counters_at_zero, readings,
 };
 pub use text::{Series, Snapshot, Value};
+#[cfg(feature = "twophase")]
+pub use two_phase::{SurveyReading, survey_readings, two_phase_reading};
 
 /// How many lockers are told apart. The numbers of all others are those of a locker `other`.
 const LOCKERS_MAX: usize = 100;

@@ -227,7 +227,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    fn of(meter: &'static Meter, values: [&'static str; 2], value: f64) -> Self {
+    pub(super) fn of(meter: &'static Meter, values: [&'static str; 2], value: f64) -> Self {
         let label = |at: usize| (meter.labels.get(at).copied().unwrap_or_default(), values[at]);
         Reading { meter, labels: [label(0), label(1)], value }
     }
