@@ -137,7 +137,7 @@ fn waiting_at(site: &Site) -> Answer<Vec<Row>> {
         ratio,
         bound: Bound::AtLeast(0.8),
         note: format!(
-            "{:.0}/s with 50; refused {}; Jain index {:.2}, {:.2} and {:.2}",
+            "{:.0}/s with 50; refused {}; Jain index {:.2}, {:.2} and {:.2}; what remains: decision 74",
             some.rate(),
             many.refused(),
             few.jain(),

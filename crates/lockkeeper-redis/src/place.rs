@@ -492,7 +492,9 @@ mod tests {
         let claim = Claim::new(Key::new("k").unwrap(), Duration::from_secs(1)).unwrap();
         let mut place = RedisPlace::new(store, claim);
         // A million renewals are under way at once where a million locks are held.
-        let sizes = [size_of_val(&place.turn()), size_of_val(&place.leave()), size_of_val(&place.renew())];
+        let turn = size_of_val(&place.turn());
+        let leave = size_of_val(&place.leave());
+        let sizes = [turn, leave, size_of_val(&place.renew())];
         assert!(sizes.iter().all(|it| *it <= QUICK), "turn, leave, renew: {sizes:?}");
     }
 }

@@ -77,8 +77,7 @@ impl Renewals {
         let Holding { main, tag, id, ttl_ms } = holding;
         let ask = Ask { main: main.clone(), tag: *tag, id: *id.as_bytes(), ttl_ms: *ttl_ms, answer };
         if let Some(gatherer) = self.due.add(ask) {
-            // In memory of its own: one of thousands that are due at once needs it, and it is large.
-            Box::pin(async { self.send(gatherer.gather().await).await }).await;
+            self.send(gatherer.gather().await).await;
         }
         told.await
             .unwrap_or_else(|_| Err(Fault::transient(crate::fault::NAME, RENEWING, "the batch was dropped")))

@@ -49,7 +49,10 @@ impl Page {
             return String::new();
         }
         let longest = super::stage_max(self.most);
-        format!("\nEnded before they were done, because they took longer than {longest:?}: {}.", cut.join("; "))
+        format!(
+            "\nEnded before they were done, because they took longer than {longest:?}: {}.",
+            cut.join("; ")
+        )
     }
 
     /// Hand-offs against the length of the line.
