@@ -188,6 +188,7 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::site::StoreName;
 
     #[test]
     fn every_fault_and_every_store_is_found_by_its_name_and_applies_somewhere() {

@@ -175,7 +175,7 @@ impl Fault {
             Fault::ConnectionsFull => full::of_connections(&site.servers, long).await?,
             Fault::DiskFull => full::of_room(&site.servers, long).await?,
             Fault::LeaderParted | Fault::AllParted => {
-                part(&site.servers, self == Fault::AllParted, long).await?
+                part(&site.servers, self == Fault::AllParted, long).await?;
             }
             _ => fail_over(&site.servers, dice).await?,
         }
