@@ -54,9 +54,10 @@ impl Remote for OneMysql {
 
 lockkeeper_servers::runtime_drop!(mysql, OneMysql);
 
-struct OnePostgres(servers::Postgres);
+/// For durable or for session locks.
+struct OnePostgres<const SESSIONS: bool>(servers::Postgres);
 
-impl Remote for OnePostgres {
+impl<const SESSIONS: bool> Remote for OnePostgres<SESSIONS> {
     async fn start() -> Self {
         OnePostgres(servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap())
     }
@@ -67,27 +68,10 @@ impl Remote for OnePostgres {
 
     async fn connect(&self, ports: &[u16]) -> Locker {
         let url = moved(&self.0.url(), self.0.port(), ports[0]);
-        let backend = Postgres::connect(&url).await.unwrap();
-        Locker::builder(backend).ttl(TTL).build()
-    }
-}
-
-lockkeeper_servers::runtime_drop!(postgres, OnePostgres);
-
-struct OnePostgresOfSessions(servers::Postgres);
-
-impl Remote for OnePostgresOfSessions {
-    async fn start() -> Self {
-        OnePostgresOfSessions(servers::Postgres::start(servers::PostgresOptions::default()).await.unwrap())
-    }
-
-    fn ports(&self) -> Vec<u16> {
-        vec![self.0.port()]
-    }
-
-    async fn connect(&self, ports: &[u16]) -> Locker {
-        let url = moved(&self.0.url(), self.0.port(), ports[0]) + "?mode=session";
-        let backend = PostgresSessions::connect(&url).await.unwrap();
+        if !SESSIONS {
+            return Locker::builder(Postgres::connect(&url).await.unwrap()).ttl(TTL).build();
+        }
+        let backend = PostgresSessions::connect(&format!("{url}?mode=session")).await.unwrap();
         let locker = Locker::builder(backend).ttl(TTL).build();
         // A caller that is alone has the socket in its own event loop after a few locks.
         for _ in 0..4 {
@@ -97,4 +81,6 @@ impl Remote for OnePostgresOfSessions {
     }
 }
 
-lockkeeper_servers::runtime_drop!(postgres_sessions, OnePostgresOfSessions);
+lockkeeper_servers::runtime_drop!(postgres, OnePostgres<false>);
+lockkeeper_servers::runtime_drop!(postgres_sessions, OnePostgres<true>);
+lockkeeper_servers::runtime_still!(a_runtime_that_stands_still_holds_nobody_up, OnePostgres<true>);

@@ -215,6 +215,7 @@ impl Conversation for Line {
         let (rows, sent_at) = self.ask(&self.site.sql.beat, &[(&self.class, Type::INT4)]).await?;
         let told = numbers(&rows)?;
         let [server, wanted, rest @ ..] = &told[..] else { return Err(odd()) };
+        self.numbers.look_at_the_clock(*server, sent_at);
         let (wanted, broken) = rest.split_at(usize::try_from(*wanted).unwrap_or(0).min(rest.len()));
         Ok((Beat { server: *server, wanted: wanted.to_vec(), broken: broken.to_vec() }, sent_at))
     }
