@@ -47,9 +47,12 @@ impl Traced {
         let mut traced = Traced { strace, trace: trace.to_owned() };
         let said = traced.strace.stderr.take().ok_or("strace has no voice")?;
         let mut said = BufReader::new(said).lines();
-        for _ in &pids {
-            let heard = said.find(|it| it.as_deref().map_or(true, |it| it.contains(" attached")));
-            heard.ok_or("strace attaches to nobody; run it as root, where tracing is allowed")??;
+        // One line for each; who ended meanwhile is none to count, but the first must be there.
+        for word in std::iter::once(" attached").chain(pids.iter().skip(1).map(|_| "attach")) {
+            let heard = said.next().ok_or("strace attaches to nobody")??;
+            if !heard.contains(word) {
+                return Err(format!("{heard}; run it as root, where tracing is allowed").into());
+            }
         }
         // Else it waits for somebody to read what it says of new processes.
         std::thread::spawn(move || said.for_each(drop));
