@@ -19,6 +19,7 @@ mod connection;
 mod doctor;
 mod fault;
 mod fences;
+mod forked;
 mod line;
 mod memos;
 mod options;
@@ -81,7 +82,7 @@ impl ZooKeeper {
     ///
     /// # Errors
     /// [`Error::Invalid`](lockkeeper_core::Error::Invalid) for a URL that cannot be used,
-    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no server answers.
+    /// [`Error::Unavailable`](lockkeeper_core::Error::Unavailable) if no server answers, or in a fork of a process that used ZooKeeper.
     pub async fn connect(url: &str) -> Result<Self> {
         ZooKeeper::with(ZooKeeperOptions::parse(url)?).await
     }
@@ -94,6 +95,7 @@ impl ZooKeeper {
     /// # Errors
     /// As for [`ZooKeeper::connect`].
     pub async fn with(options: ZooKeeperOptions) -> Result<Self> {
+        forked::check()?;
         let store = Arc::new(Store::new(options.ready()?)?);
         let first = store.sessions.usual().await?.timeout;
         Ok(ZooKeeper { store, first })

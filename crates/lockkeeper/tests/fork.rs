@@ -348,18 +348,43 @@ fn on_mysql_a_fork_shares_nothing_with_its_parent() {
     in_a_process_of_its_own("on_mysql_a_fork_shares_nothing_with_its_parent", &server.url());
 }
 
-#[test]
-fn on_zookeeper_a_fork_shares_nothing_with_its_parent() {
-    if let Some((url, folder)) = role() {
-        return beside_a_server(&url, &folder);
-    }
-    let runtime = runtime();
-    // A session lasts as long as the ttl, if the server allows it.
+/// A server whose sessions last as long as the ttl, and how to reach it.
+fn zookeeper(runtime: &Runtime) -> (ZooKeeper, String) {
     let longest = TTL.as_millis().to_string();
     let options = ZooKeeperOptions::default().set("maxSessionTimeout", &longest);
     let server = runtime.block_on(ZooKeeper::start(options)).unwrap();
     let url = format!("zookeeper://{}?session={}s", server.address(), TTL.as_secs());
-    in_a_process_of_its_own("on_zookeeper_a_fork_shares_nothing_with_its_parent", &url);
+    (server, url)
+}
+
+#[test]
+fn on_zookeeper_a_fork_is_refused_after_its_parent_used_it() {
+    if let Some((url, _)) = role() {
+        let runtime = runtime();
+        let mut along = Some(begin(&runtime, &url));
+        ends_well(forked(|| {
+            what_came_along_is_refused(along.take().unwrap());
+            let _over = never_hangs();
+            let error = self::runtime().block_on(lockkeeper::open(&url)).unwrap_err();
+            assert!(error.to_string().contains("a fork of one that used ZooKeeper"), "{error}");
+        }));
+        return the_parent_goes_on(&runtime, &url, along.unwrap());
+    }
+    let runtime = runtime();
+    let (_server, url) = zookeeper(&runtime);
+    in_a_process_of_its_own("on_zookeeper_a_fork_is_refused_after_its_parent_used_it", &url);
+}
+
+#[test]
+fn on_zookeeper_forks_take_turns_if_their_parent_has_not_used_it() {
+    if let Some((url, folder)) = role() {
+        let children = (0..CHILDREN).map(|_| forked(|| take_turns(&url, &folder)));
+        children.collect::<Vec<_>>().into_iter().for_each(ends_well);
+        return fences_grew(&folder);
+    }
+    let runtime = runtime();
+    let (_server, url) = zookeeper(&runtime);
+    in_a_process_of_its_own("on_zookeeper_forks_take_turns_if_their_parent_has_not_used_it", &url);
 }
 
 #[test]
