@@ -1,7 +1,7 @@
 //! MySQL itself, and the clock of both servers that speak its language.
 
 use lockkeeper_servers::process::is_alive;
-use lockkeeper_servers::{Flavour, Mysql, MysqlOptions, MysqlServer, MysqlServerOptions, flavour};
+use lockkeeper_servers::{Flavour, KitError, Mysql, MysqlOptions, MysqlServer, MysqlServerOptions, flavour};
 
 use crate::{drop_and_check, pid};
 
@@ -62,26 +62,29 @@ async fn a_database_that_cannot_be_made_is_told_by_its_cause() {
 }
 
 /// Its clock is set ahead and back: it tells another time of day, and waits for as long as before.
-async fn sets_its_clock<F: Flavour>() {
-    let server = MysqlServer::start(MysqlServerOptions::<F>::default().own_clock()).await.unwrap();
-    let time =
-        async || -> f64 { server.sql("SELECT UNIX_TIMESTAMP(NOW(6))").await.unwrap().parse().unwrap() };
-    let before = time().await;
+async fn sets_its_clock<F: Flavour>() -> Result<(), KitError> {
+    let server = MysqlServer::start(MysqlServerOptions::<F>::default().own_clock()).await?;
+    let time = async || {
+        let said = server.sql("SELECT UNIX_TIMESTAMP(NOW(6))").await?;
+        said.parse::<f64>().map_err(|_| KitError::new(format!("{said:?} is no time")))
+    };
+    let before = time().await?;
     for (millis, least, most) in [(3_600_000, 3500.0, f64::MAX), (-3_600_000, f64::MIN, -3500.0)] {
-        server.set_clock(millis).unwrap();
-        let ahead = time().await - before;
+        server.set_clock(millis)?;
+        let ahead = time().await? - before;
         assert!(least < ahead && ahead < most, "{ahead}");
         // Its threads wait until a time of day; `sql` is not patient for long.
-        assert_eq!(server.sql("SELECT SLEEP(0.2)").await.unwrap(), "0");
+        assert_eq!(server.sql("SELECT SLEEP(0.2)").await?, "0");
     }
+    Ok(())
 }
 
 #[tokio::test]
 async fn the_clock_of_a_mysql_is_set_and_it_waits_no_longer_than_it_should() {
-    sets_its_clock::<flavour::Mysql>().await;
+    sets_its_clock::<flavour::Mysql>().await.unwrap();
 }
 
 #[tokio::test]
 async fn the_clock_of_a_mariadb_is_set_and_it_waits_no_longer_than_it_should() {
-    sets_its_clock::<flavour::MariaDb>().await;
+    sets_its_clock::<flavour::MariaDb>().await.unwrap();
 }

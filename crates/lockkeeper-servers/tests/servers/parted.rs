@@ -17,7 +17,7 @@ async fn leader(leads: impl AsyncFn(usize) -> Result<bool, KitError>, but: Optio
         }
         Err(KitError::new("nobody leads"))
     });
-    found.await.unwrap()
+    found.await.expect("one of them leads")
 }
 
 fn alone(old: usize) -> Vec<u8> {
