@@ -7,13 +7,18 @@ mod child;
 mod faults;
 mod mysql_site;
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use faults::{Site, within};
 use lockkeeper_core::inspect::{Inspect, Severity};
 use lockkeeper_core::{Clock, Key, Locker};
+use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_sql::Mysql;
 use mysql_site::{OnMariaDb, OnMysql, Ours, url_of};
+use tokio::runtime::{Builder, Handle};
+use tokio::task::yield_now;
 
 /// The cases that are told in the same words on both servers.
 macro_rules! cases {
@@ -49,6 +54,7 @@ cases! {
     a_user_without_rights_is_told_so;
     the_doctor_finds_settings_under_which_locks_are_forgotten;
     a_wrong_password_is_permanent_and_not_shown;
+    what_was_withdrawn_while_a_runtime_opened_its_connection_is_not_sent;
 }
 
 async fn a_hundred_locks_are_renewed_by_few_statements<S: Ours>() {
@@ -192,4 +198,44 @@ async fn a_wrong_password_is_permanent_and_not_shown<S: Ours>() {
     let error = Mysql::connect(&url).await.unwrap_err();
     assert!(!error.is_transient());
     assert!(!format!("{error} {error:?}").contains("wrong-word"), "{error:?}");
+}
+
+/// While a connection is opened no session is known that could be noted as one in doubt.
+async fn what_was_withdrawn_while_a_runtime_opened_its_connection_is_not_sent<S: Ours>() {
+    let site = S::start(&[]).await;
+    let proxy = Proxy::start(site.port()).await.unwrap();
+    let one = Locker::builder(site.open(proxy.port()).await).ttl(Duration::from_secs(60)).build();
+    let here = Handle::current();
+    let blocking = tokio::task::spawn_blocking(move || {
+        // The ways by which it goes when one stands still are open before.
+        drop(one.lock("before").blocking().unwrap());
+        proxy.keep_request(b"information_schema.processlist");
+        let still = Builder::new_current_thread().enable_all().build().unwrap();
+        let mut asking = Box::pin(one.lock("late"));
+        still.block_on(poll_fn(|cx| {
+            assert!(asking.as_mut().poll(cx).is_pending());
+            cx.waker().wake_by_ref();
+            if proxy.counters().kept == 0 { Poll::Pending } else { Poll::Ready(()) }
+        }));
+        // Whoever asked goes away, and nobody drives that runtime: it is taken by another way, and given back.
+        drop(asking);
+        here.block_on(one.shutdown(Duration::from_secs(30))).unwrap();
+        drop(one);
+        let before = proxy.counters().to_client;
+        proxy.let_go();
+        here.block_on(async {
+            while proxy.counters().to_client == before {
+                yield_now().await;
+            }
+        });
+        // The runtime goes on, until that connection is closed, too.
+        still.block_on(async {
+            while proxy.counters().open != 0 {
+                yield_now().await;
+            }
+        });
+    });
+    within(blocking).await.unwrap();
+    let other = Locker::new(site.open(site.port()).await);
+    assert!(other.try_lock("late").await.unwrap().is_some(), "it was taken after it was given back");
 }
