@@ -11,9 +11,12 @@ use metrics::{Gauge, Key, Label};
 
 use crate::{OfLocker, ToMetrics, about, describe};
 
-/// The gauges that were shown, by meter and participant.
+/// Of one meter, and of one participant or of all together.
+type Of = (&'static str, Option<String>);
+
+/// The gauges that were shown.
 #[derive(Clone, Default)]
-pub(crate) struct Shown(Arc<Mutex<HashMap<(&'static str, Option<String>), Gauge>>>);
+pub(crate) struct Shown(Arc<Mutex<HashMap<Of, Gauge>>>);
 
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use lockkeeper_servers::{Postgres, PostgresOptions};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics};
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 
@@ -31,7 +31,7 @@ fn exported(meters: &SdkMeterProvider, exporter: &InMemoryMetricExporter) -> BTr
             value,
         );
     };
-    let scopes = all.iter().flat_map(|it| it.scope_metrics());
+    let scopes = all.iter().flat_map(ResourceMetrics::scope_metrics);
     for metric in scopes.flat_map(ScopeMetrics::metrics).filter(|it| it.name().contains("twophase")) {
         match metric.data() {
             AggregatedMetrics::U64(MetricData::Gauge(it)) => {
