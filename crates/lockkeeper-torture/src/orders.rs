@@ -76,6 +76,7 @@ impl Heard {
 #[derive(Clone)]
 pub(crate) struct Forks {
     fork: Option<Fork>,
+    /// How many. Relaxed: who takes one needs nothing else that was done before.
     due: Arc<AtomicU32>,
 }
 

@@ -14,10 +14,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::engine::calls::Calls;
 use crate::engine::exit::Ending;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::line::{Calls, Release};
+use crate::engine::line::Release;
 use crate::engine::queue::Alone;
 use crate::engine::shared::Engine;
 use crate::engine::since::Since;

@@ -13,12 +13,10 @@
 //! ```
 
 use std::sync::Arc;
-use std::task::Waker;
-
-use smallvec::SmallVec;
 
 use crate::clock::{Moment, Span};
 use crate::engine::ask::Ask;
+use crate::engine::calls::Calls;
 use crate::engine::hold::{Hold, Holding, Room};
 use crate::engine::keeper::Keeper;
 use crate::engine::representing::Representing;
@@ -88,33 +86,6 @@ pub(crate) enum Lowering {
     Nested,
     /// It was lost before.
     Gone,
-}
-
-/// Who was called, to be woken when no lock of the queue is held.
-#[must_use = "those who were called must be woken"]
-pub(crate) struct Calls {
-    wakers: SmallVec<[Waker; 1]>,
-    /// When the rounds must look at what was given, at the latest.
-    pub(crate) due: Moment,
-}
-
-impl Calls {
-    pub(crate) fn none() -> Self {
-        Calls { wakers: SmallVec::new(), due: Moment::NEVER }
-    }
-
-    pub(crate) fn wake(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
-    }
-
-    fn add(&mut self, waiter: &Waiter, call: Call) {
-        self.wakers.extend(waiter.call(call));
-    }
-
-    fn give(&mut self, waiter: &Waiter, hold: Hold, by: GrantedBy, due: Moment) {
-        self.due = self.due.min(hold.until).min(due);
-        self.add(waiter, Call::Held(hold, by));
-    }
 }
 
 pub(super) struct Line {

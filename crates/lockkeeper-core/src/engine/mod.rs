@@ -10,6 +10,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod background;
+pub(crate) mod calls;
 pub(crate) mod contest;
 mod exit;
 mod finish;

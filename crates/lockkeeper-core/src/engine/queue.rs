@@ -11,9 +11,10 @@ use hashbrown::hash_table::Entry;
 
 use crate::clock::{Clock, Moment};
 use crate::engine::ask::Ask;
+use crate::engine::calls::Calls;
 use crate::engine::hold::Hold;
 use crate::engine::keeper::Keeper;
-use crate::engine::line::{Arrival, Before, Calls, Line, Lowering, Release};
+use crate::engine::line::{Arrival, Before, Line, Lowering, Release};
 use crate::engine::rules::{Bounds, Rules};
 use crate::engine::since::Since;
 use crate::engine::tenure::Tenure;

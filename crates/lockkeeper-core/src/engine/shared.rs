@@ -10,8 +10,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::clock::{Clock, Moment, Span};
 use crate::engine::background::Background;
+use crate::engine::calls::Calls;
 use crate::engine::fresh::Fresh;
-use crate::engine::line::Calls;
 use crate::engine::order::Order;
 use crate::engine::queue::Queue;
 use crate::engine::schedule::Schedule;

@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that only says where it is.
+    /// A socket that only says where it is. Relaxed: on one thread.
     #[derive(Default)]
     struct Told {
         lent_to: Mutex<Option<Id>>,

@@ -57,7 +57,7 @@ pub(crate) struct Lease<W: Conversation> {
     dozes: AtomicBool,
     stirred: Arc<Notify>,
     /// Something was granted since it was looked after: then it does not doze yet, as being stirred costs each grant more than a
-    /// few looks.
+    /// few looks. Relaxed: a hint, which is late by one look at most.
     used: AtomicBool,
 }
 

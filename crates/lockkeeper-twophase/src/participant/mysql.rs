@@ -46,7 +46,8 @@ const CALM: &str =
 #[derive(Clone)]
 pub(super) struct Way {
     pub(super) opts: Opts,
-    /// The largest message that the server takes, as the last session that asked was told; 0 if there was none.
+    /// The largest message that the server takes, as the last session that asked was told; 0 if there was none. Relaxed: a
+    /// number that stands for itself.
     largest: Arc<AtomicUsize>,
 }
 
