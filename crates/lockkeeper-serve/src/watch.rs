@@ -438,6 +438,7 @@ mod tests {
                 assert_eq!(is_short().await, short, "{seconds} s: {passed:?} later");
             }
             place.leave().await.unwrap();
+            clock.advance_by(EVERY);
         }
     }
 
