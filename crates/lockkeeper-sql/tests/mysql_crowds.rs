@@ -8,14 +8,16 @@ mod child;
 mod faults;
 mod mysql_site;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use lockkeeper_core::backend::{Backend, Place, Turn};
 use lockkeeper_core::{Claim, Clock, Guard, Key, Load, Locker};
 use mysql_site::{OnMariaDb, OnMysql, Ours};
-use tokio::sync::{Barrier, Mutex};
+use tokio::runtime::Builder;
+use tokio::sync::{Barrier, Mutex, oneshot};
 use tokio::task::JoinSet;
 
 /// A patience that only a hang exceeds.
@@ -49,6 +51,7 @@ cases! {
     sharers_enter_by_one_hand_off_and_are_called_by_it;
     sharers_behind_one_who_found_it_free_are_called_by_the_first_of_them;
     the_first_who_goes_away_leaves_the_looking_to_another;
+    the_first_calls_the_others_also_if_its_runtime_stands_still_afterwards;
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -196,7 +199,7 @@ async fn counted<S: Ours>(site: &S, name: &str) -> u64 {
 const READERS: u64 = 16;
 
 fn room(weight: u32) -> Claim {
-    let claim = Claim::new(Key::new("room").unwrap(), Duration::from_secs(10 * 60)).unwrap();
+    let claim = Claim::new(Key::new("room").unwrap(), Duration::from_secs(60 * 60)).unwrap();
     claim.load(Load::new(weight, u32::MAX))
 }
 
@@ -299,4 +302,35 @@ async fn the_first_who_goes_away_leaves_the_looking_to_another<S: Ours>() {
     stand(&site, 2).await;
     writer.leave().await.unwrap();
     all_enter(&mut readers, held.counter).await;
+}
+
+/// Whoever looks for the others may keep its runtime busy as soon as it is in.
+async fn the_first_calls_the_others_also_if_its_runtime_stands_still_afterwards<S: Ours>() {
+    let site = S::start(&[("max-connections", "1000")]).await;
+    let url = format!("{}?clean_every=1h", site.url());
+    let mut writer = S::open_url(&url).await.enter(room(u32::MAX));
+    assert!(matches!(writer.turn().await.unwrap(), Turn::Held(_)));
+    let (waits, told) = oneshot::channel();
+    let (go_on, stop) = mpsc::channel::<()>();
+    let own = url.clone();
+    let first = thread::spawn(move || {
+        let still = Builder::new_current_thread().enable_all().build().unwrap();
+        still.block_on(async {
+            let mut place = waiting::<S>(&own, 1).await;
+            waits.send(()).unwrap();
+            place.changed().await;
+            assert!(matches!(place.turn().await.unwrap(), Turn::Held(_)));
+            // Nobody moves this runtime meanwhile.
+            let _ = stop.recv();
+            place.leave().await.unwrap();
+        });
+    });
+    told.await.unwrap();
+    let mut second = waiting::<S>(&url, 1).await;
+    stand(&site, 1).await;
+    writer.leave().await.unwrap();
+    within(second.changed()).await;
+    assert!(matches!(second.turn().await.unwrap(), Turn::Held(_)));
+    drop(go_on);
+    first.join().unwrap();
 }

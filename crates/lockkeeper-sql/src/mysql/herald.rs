@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lockkeeper_core::Moment;
 use lockkeeper_core::kit::Pace;
+use tokio::task::JoinHandle;
 
 use super::link::{Ask, Link};
 use super::place::MysqlPlace;
@@ -51,10 +52,10 @@ impl Herald {
     }
 
     /// Those who wait for us look at once. If it fails, the session has ended, and the lock with it.
-    fn call(self, patience: Duration) {
+    fn call(self, patience: Duration) -> JoinHandle<()> {
         let free = Ask::Text(format!("DO RELEASE_LOCK({})", name_behind(&self.blocker)));
         let runtime = self.link.runtime.clone();
-        runtime.spawn(async move { self.link.send(free, patience, Moment::from_nanos(0)).await.is_ok() });
+        runtime.spawn(async move { drop(self.link.send(free, patience, Moment::from_nanos(0)).await) })
     }
 }
 
@@ -75,7 +76,16 @@ impl MysqlPlace {
     /// We are the herald no more.
     pub(super) fn call_followers(&mut self) {
         if let Some(herald) = self.herald.take() {
-            herald.call(self.store.links.patience(self.claim.ttl));
+            self.calling = Some(herald.call(self.store.links.patience(self.claim.ttl)));
+        }
+    }
+
+    /// They are called before anybody hears that we are in: our session is that of our caller's runtime, which may stand still
+    /// from then on. Not waited for longer than a herald pauses.
+    pub(super) async fn followers_are_called(&mut self) {
+        if let Some(calling) = self.calling.take() {
+            let clock = &self.store.links.clock;
+            clock.within(clock.now().after(LONGEST), calling).await;
         }
     }
 }

@@ -8,6 +8,7 @@ use lockkeeper_core::backend::{Grant, Place, Renewal, Result, Turn};
 use lockkeeper_core::kit::Pace;
 use lockkeeper_core::{Claim, Load, Moment};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::ahead::{Ahead, Glimpse, name_of};
 use super::alone::{Left, Take};
@@ -85,6 +86,8 @@ pub struct MysqlPlace {
     named: Option<(Arc<Link>, Permit)>,
     /// We look for others who wait as we do.
     pub(super) herald: Option<Herald>,
+    /// Those for whom we looked are being called.
+    pub(super) calling: Option<JoinHandle<()>>,
 }
 
 impl MysqlPlace {
@@ -112,6 +115,7 @@ impl MysqlPlace {
             glimpse: Glimpse::default(),
             named: None,
             herald: None,
+            calling: None,
         }
     }
 
@@ -292,16 +296,8 @@ impl MysqlPlace {
         let runtime = holder.runtime.clone();
         runtime.spawn(async move { holder.send(free, patience, Moment::from_nanos(0)).await.is_ok() });
     }
-}
 
-/// What was asked for at `sent_at` and lasts so long from then.
-fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
-    Grant::new(counter, left).wanted(wanted).sent_at(sent_at)
-}
-
-impl Place for MysqlPlace {
-    async fn turn(&mut self) -> Result<Turn> {
-        self.claim.check_load(NAME)?;
+    async fn next_turn(&mut self) -> Result<Turn> {
         if let Some(grant) = self.found.take() {
             return Ok(Turn::Held(grant));
         }
@@ -330,6 +326,20 @@ impl Place for MysqlPlace {
             _ => {}
         }
         self.ask_procedure(&way).await
+    }
+}
+
+/// What was asked for at `sent_at` and lasts so long from then.
+fn grant(counter: u64, left: Duration, wanted: bool, sent_at: Moment) -> Grant {
+    Grant::new(counter, left).wanted(wanted).sent_at(sent_at)
+}
+
+impl Place for MysqlPlace {
+    async fn turn(&mut self) -> Result<Turn> {
+        self.claim.check_load(NAME)?;
+        let turn = self.next_turn().await;
+        self.followers_are_called().await;
+        turn
     }
 
     async fn changed(&mut self) {
