@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper_servers::proxy::Proxy;
 use lockkeeper_servers::{
-    Daemon, Etcd, EtcdCluster, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres, PostgresOptions,
-    Redis, RedisCluster, RedisOptions, RedisSentinel, ZooKeeper, ZooKeeperEnsemble,
+    Daemon, EtcdCluster, EtcdOptions, MariaDb, MariaDbOptions, Mysql, MysqlOptions, Postgres,
+    PostgresOptions, Redis, RedisCluster, RedisOptions, RedisSentinel, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 use lockkeeper_torture::Trouble;
 use tempfile::TempDir;
@@ -154,8 +154,10 @@ impl Servers {
                 let options = MysqlOptions::default().set("max-connections", CONNECTIONS);
                 Servers::Mysql(Mysql::start(options).await?)
             }
-            StoreName::Etcd => Servers::Etcd(Etcd::cluster().await?),
-            StoreName::ZooKeeper => Servers::ZooKeeper(ZooKeeper::ensemble().await?),
+            StoreName::Etcd => Servers::Etcd(EtcdCluster::start(EtcdOptions::default().gated()).await?),
+            StoreName::ZooKeeper => {
+                Servers::ZooKeeper(ZooKeeperEnsemble::start(ZooKeeperOptions::default().gated()).await?)
+            }
         })
     }
 

@@ -31,6 +31,13 @@ pub(crate) struct Door {
     pub(crate) gate: u16,
 }
 
+impl Door {
+    /// Whether there is a gate. Where there is none, both ports are one.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.server != self.gate
+    }
+}
+
 /// The gates of one cluster. Dropped, they are shut.
 #[derive(Debug)]
 pub(crate) struct Gates {

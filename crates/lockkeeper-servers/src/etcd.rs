@@ -15,6 +15,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     settings: Vec<String>,
+    gated: bool,
 }
 
 impl EtcdOptions {
@@ -22,6 +23,14 @@ impl EtcdOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push(format!("--{name}={value}"));
+        self
+    }
+
+    /// Put gates between the servers of a cluster, so that they can be parted. The gates are tasks of the runtime that starts
+    /// it: where that stands still, the servers hear nothing of each other.
+    #[must_use]
+    pub fn gated(mut self) -> Self {
+        self.gated = true;
         self
     }
 }
@@ -209,7 +218,7 @@ impl Etcd {
 #[derive(Debug)]
 pub struct EtcdCluster {
     nodes: Arc<Vec<Etcd>>,
-    gates: Gates,
+    gates: Option<Gates>,
 }
 
 impl EtcdCluster {
@@ -222,13 +231,14 @@ impl EtcdCluster {
     /// As for [`Etcd::start`].
     pub async fn start(options: EtcdOptions) -> Result<EtcdCluster, KitError> {
         retry_ports(async || {
-            // One for clients, one for the gate, one for peers behind it.
-            let ports = (0..3).map(|_| Ok(vec![Port::claim()?, Port::claim()?, Port::claim()?]));
+            // One for clients, one for peers, and one for the gate before it.
+            let count = if options.gated { 3 } else { 2 };
+            let ports = (0..3).map(|_| (0..count).map(|_| Port::claim()).collect());
             let ports: Vec<Vec<Port>> = ports.collect::<Result<_, KitError>>()?;
             let doors = ports.iter().enumerate().map(|(number, it)| Door {
                 number,
                 server: it[1].number(),
-                gate: it[2].number(),
+                gate: it[count - 1].number(),
             });
             let doors: Vec<Door> = doors.collect();
             let peers = doors.iter().map(|it| format!("e{}=http://127.0.0.1:{}", it.number, it.gate));
@@ -236,21 +246,23 @@ impl EtcdCluster {
             let nodes = ports.into_iter().zip(&doors);
             let nodes = nodes.map(|(it, door)| Etcd::prepare(door.number, it, door.gate, &peers, &options));
             let nodes: Arc<Vec<Etcd>> = Arc::new(nodes.collect::<Result<_, _>>()?);
-            let gates = Gates::open(&nodes, &doors).await?;
+            let gates = if options.gated { Some(Gates::open(&nodes, &doors).await?) } else { None };
             start_all(nodes.iter().map(|it| &it.daemon)).await?;
             Ok(EtcdCluster { nodes, gates })
         })
         .await
     }
 
-    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server.
+    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server. Only
+    /// where they are `gated`.
     pub fn part(&self, sides: &[u8]) {
-        self.gates.part(sides);
+        debug_assert!(self.gates.is_some(), "there are no gates between these servers");
+        self.gates.iter().for_each(|it| it.part(sides));
     }
 
     /// Let all hear each other again.
     pub fn join(&self) {
-        self.gates.join();
+        self.gates.iter().for_each(Gates::join);
     }
 
     /// The three servers.

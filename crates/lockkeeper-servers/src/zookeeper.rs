@@ -30,6 +30,7 @@ const JARS: [(&str, &str); 6] = [
 pub struct ZooKeeperOptions {
     settings: Vec<String>,
     java_flags: Vec<String>,
+    gated: bool,
 }
 
 impl ZooKeeperOptions {
@@ -60,6 +61,14 @@ impl ZooKeeperOptions {
     #[must_use]
     pub fn java_flag(mut self, flag: &str) -> Self {
         self.java_flags.push(flag.to_owned());
+        self
+    }
+
+    /// Put gates between the servers of a cluster, so that they can be parted. The gates are tasks of the runtime that starts
+    /// it: where that stands still, the servers hear nothing of each other.
+    #[must_use]
+    pub fn gated(mut self) -> Self {
+        self.gated = true;
         self
     }
 }
@@ -260,12 +269,15 @@ fn jars() -> Result<Vec<String>, KitError> {
     found.into_iter().collect()
 }
 
-/// The lines that describe all servers, for one of them: itself at its own ports, the others at their gates. Its own address is not a certain
-/// one: else it would tell the others to dial it there, past the gate, when they elect.
+/// The lines that describe all servers, for one of them: itself at its own ports, the others at their gates. Where there are gates its own
+/// address is not a certain one: else it would tell the others to dial it there, past the gate, when they elect.
 fn as_seen_by(own: usize, doors: &[Door]) -> String {
     let lines = doors.chunks(2).map(|it| {
-        let (host, port): (&str, fn(&Door) -> u16) =
-            if it[0].number == own { ("0.0.0.0", |it| it.server) } else { ("127.0.0.1", |it| it.gate) };
+        let (host, port): (&str, fn(&Door) -> u16) = if it[0].number == own && it[0].is_gated() {
+            ("0.0.0.0", |it| it.server)
+        } else {
+            ("127.0.0.1", |it| it.gate)
+        };
         format!("server.{}={host}:{}:{}", it[0].number + 1, port(&it[0]), port(&it[1]))
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -275,7 +287,7 @@ fn as_seen_by(own: usize, doors: &[Door]) -> String {
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
     nodes: Arc<Vec<ZooKeeper>>,
-    gates: Gates,
+    gates: Option<Gates>,
 }
 
 impl ZooKeeperEnsemble {
@@ -288,11 +300,12 @@ impl ZooKeeperEnsemble {
     /// As for [`ZooKeeper::start`].
     pub async fn start(options: ZooKeeperOptions) -> Result<ZooKeeperEnsemble, KitError> {
         retry_ports(async || {
-            // One for clients, one to follow the leader, one to elect it, and a gate before each of the last two.
-            let ports = (0..3).map(|_| (0..5).map(|_| Port::claim()).collect());
+            // One for clients, one to follow the leader, one to elect it, and one for a gate before each of the last two.
+            let (count, behind) = if options.gated { (5, 2) } else { (3, 0) };
+            let ports = (0..3).map(|_| (0..count).map(|_| Port::claim()).collect());
             let ports: Vec<Vec<Port>> = ports.collect::<Result<_, KitError>>()?;
             let doors = ports.iter().enumerate().flat_map(|(number, it)| {
-                [1, 2].map(|at| Door { number, server: it[at].number(), gate: it[at + 2].number() })
+                [1, 2].map(|at| Door { number, server: it[at].number(), gate: it[at + behind].number() })
             });
             let doors: Vec<Door> = doors.collect();
             let nodes = ports.into_iter().enumerate();
@@ -300,21 +313,23 @@ impl ZooKeeperEnsemble {
                 ZooKeeper::prepare(&options, it, Some((number + 1, &as_seen_by(number, &doors))))
             });
             let nodes: Arc<Vec<ZooKeeper>> = Arc::new(nodes.collect::<Result<_, _>>()?);
-            let gates = Gates::open(&nodes, &doors).await?;
+            let gates = if options.gated { Some(Gates::open(&nodes, &doors).await?) } else { None };
             start_all(nodes.iter().map(|it| &it.daemon)).await?;
             Ok(ZooKeeperEnsemble { nodes, gates })
         })
         .await
     }
 
-    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server.
+    /// Let those with different numbers hear nothing of each other; clients reach all of them. One number for each server. Only
+    /// where they are `gated`.
     pub fn part(&self, sides: &[u8]) {
-        self.gates.part(sides);
+        debug_assert!(self.gates.is_some(), "there are no gates between these servers");
+        self.gates.iter().for_each(|it| it.part(sides));
     }
 
     /// Let all hear each other again.
     pub fn join(&self) {
-        self.gates.join();
+        self.gates.iter().for_each(Gates::join);
     }
 
     /// The three servers.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_servers::process::eventually;
-use lockkeeper_servers::{Etcd, KitError, ZooKeeper};
+use lockkeeper_servers::{EtcdCluster, EtcdOptions, KitError, ZooKeeperEnsemble, ZooKeeperOptions};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -26,7 +26,7 @@ fn alone(old: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_etcd_leader_that_is_parted_from_the_others_is_replaced_and_follows_when_they_are_joined() {
-    let cluster = Etcd::cluster().await.unwrap();
+    let cluster = EtcdCluster::start(EtcdOptions::default().gated()).await.unwrap();
     let leads = async |at: usize| cluster.nodes()[at].leads().await;
     let old = leader(leads, None).await;
     cluster.part(&alone(old));
@@ -47,7 +47,7 @@ async fn an_etcd_leader_that_is_parted_from_the_others_is_replaced_and_follows_w
 
 #[tokio::test]
 async fn a_zookeeper_leader_that_is_parted_from_the_others_is_replaced_and_follows_when_they_are_joined() {
-    let ensemble = ZooKeeper::ensemble().await.unwrap();
+    let ensemble = ZooKeeperEnsemble::start(ZooKeeperOptions::default().gated()).await.unwrap();
     // One that looks for a leader says so in other words.
     let leads = async |at: usize| ensemble.nodes()[at].leads().await;
     let old = leader(leads, None).await;

@@ -119,8 +119,8 @@ async fn whoever_looks_late_has_a_larger_number_than_those_who_held_meanwhile() 
 
 #[tokio::test]
 async fn whoever_finds_that_the_one_before_it_has_left_meanwhile_enters_without_another_look() {
-    // How a list of the line ends, which asks for no watch. Nothing else ends its path there.
-    const LOOK: &[u8] = b"/job\0";
+    // A list of the line that asks for no watch: what is asked for, the length of the path, the path.
+    const LOOK: &[u8] = b"\0\0\0\x0c\0\0\0\x0f/lockkeeper/job\0";
     let servers = Servers::start(1).await;
     let proxy = Proxy::start(servers.first().port()).await.unwrap();
     let direct = ZooKeeper::connect(&servers.url_of_all(TTL)).await.unwrap();
