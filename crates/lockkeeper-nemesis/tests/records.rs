@@ -190,27 +190,32 @@ impl Hostile for ZooKeeper {
         below.sort();
         // What fences count from lies beside the lines.
         let folder = format!("{LINES}/{}", below[dice.index(below.len())]);
-        let mut nodes = client.list_children(&folder).await?;
+        // A line of the round before may go meanwhile.
+        let Ok(mut nodes) = client.list_children(&folder).await else { return Ok(false) };
         nodes.sort();
-        match dice.below(2) {
+        let spoiled = match dice.below(2) {
             0 if !folder.contains("/.") => {
                 let name = format!("{folder}/{}", ODD_NAMES[dice.index(ODD_NAMES.len())]);
-                client.create(&name, data, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+                let made = client.create(&name, data, &CreateMode::Persistent.with_acls(Acls::anyone_all()));
+                made.await.map(drop)
             }
             _ => {
                 let node = nodes.get(dice.index(nodes.len().max(1)));
                 let path = node.map_or_else(|| folder.clone(), |it| format!("{folder}/{it}"));
-                client.set_data(&path, data, None).await?;
+                client.set_data(&path, data, None).await.map(drop)
             }
+        };
+        match spoiled {
+            Err(zookeeper_client::Error::NoNode) => Ok(false),
+            other => Ok(other.map(|()| true)?),
         }
-        Ok(true)
     }
 
     async fn clear(&self) -> Result<(), Trouble> {
         let client = Client::connect(&self.address()).await?;
         for folder in client.list_children(LINES).await? {
-            for node in client.list_children(&format!("{LINES}/{folder}")).await? {
-                // Whoever is leaving may be quicker.
+            // Whoever is leaving may be quicker.
+            for node in client.list_children(&format!("{LINES}/{folder}")).await.unwrap_or_default() {
                 drop(client.delete(&format!("{LINES}/{folder}/{node}"), None).await);
             }
             drop(client.delete(&format!("{LINES}/{folder}"), None).await);
